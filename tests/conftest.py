@@ -1,0 +1,15 @@
+"""What every test of the project shares: the contract report and the settings of hypothesis."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["pytester", "tests.contract_plugin"]
+
+# The default run is the same on every machine and every time: a red build must be about the change. Deadlines and the
+# "too slow" check judge the machine, not the code. `pytest --hypothesis-profile=explore` looks for new examples.
+settings.register_profile("project", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "explore", deadline=None, max_examples=1000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("project")

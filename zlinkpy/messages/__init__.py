@@ -1,0 +1,29 @@
+"""Typed messages: declaring them, coding them, and what a handler says about the one it takes."""
+
+from zlinkpy.messages.arguments import MAX_MILLISECONDS, to_milliseconds, validate_metadata
+from zlinkpy.messages.codec import Codec, Codecs, DecodeError, PayloadCodec, canonical_content_type
+from zlinkpy.messages.context import NO_METADATA, MessageContext
+from zlinkpy.messages.declare import Request, is_message, message, packet_name_of, reply_type_of
+from zlinkpy.messages.handlers import HandlerKind, HandlerSpec, check_handler, label_of
+
+__all__ = [
+    "MAX_MILLISECONDS",
+    "NO_METADATA",
+    "Codec",
+    "Codecs",
+    "DecodeError",
+    "HandlerKind",
+    "HandlerSpec",
+    "MessageContext",
+    "PayloadCodec",
+    "Request",
+    "canonical_content_type",
+    "check_handler",
+    "is_message",
+    "label_of",
+    "message",
+    "packet_name_of",
+    "reply_type_of",
+    "to_milliseconds",
+    "validate_metadata",
+]

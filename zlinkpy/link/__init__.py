@@ -1,0 +1,81 @@
+"""Connections as machines: admission, the two-lane pair, liveness. Pure: numbers in, actions out (docs/link.md)."""
+
+from __future__ import annotations
+
+from zlinkpy.link.actions import (
+    Action,
+    Admitted,
+    CloseLane,
+    Dial,
+    Ended,
+    LinkCommand,
+    NotReady,
+    Ready,
+    RemoteFlow,
+    Send,
+    Updated,
+)
+from zlinkpy.link.admission import (
+    Expectation,
+    RevisionGuard,
+    check_admission,
+    identity_change,
+    is_advertisable,
+    is_not_required,
+    roles_not_required,
+)
+from zlinkpy.link.backoff import Backoff
+from zlinkpy.link.constants import (
+    BACKOFF_FIRST,
+    BACKOFF_JITTER,
+    BACKOFF_MAX,
+    CHECK_INTERVAL,
+    DIAL_DEADLINE,
+    FIRST_RECORD_DEADLINE,
+    PEER_DEADLINE,
+)
+from zlinkpy.link.failure import Failure, FailureReason, reason_of_close, reason_of_reject
+from zlinkpy.link.liveness import Expired, Judgement, ProbeLiveness, SendProbe
+from zlinkpy.link.owner import Judged, LivenessOwner
+from zlinkpy.link.pair import Pair, PairPhase
+
+__all__ = [
+    "BACKOFF_FIRST",
+    "BACKOFF_JITTER",
+    "BACKOFF_MAX",
+    "CHECK_INTERVAL",
+    "DIAL_DEADLINE",
+    "FIRST_RECORD_DEADLINE",
+    "PEER_DEADLINE",
+    "Action",
+    "Admitted",
+    "Backoff",
+    "CloseLane",
+    "Dial",
+    "Ended",
+    "Expectation",
+    "Expired",
+    "Failure",
+    "FailureReason",
+    "Judged",
+    "Judgement",
+    "LinkCommand",
+    "LivenessOwner",
+    "NotReady",
+    "Pair",
+    "PairPhase",
+    "ProbeLiveness",
+    "Ready",
+    "RemoteFlow",
+    "RevisionGuard",
+    "Send",
+    "SendProbe",
+    "Updated",
+    "check_admission",
+    "identity_change",
+    "is_advertisable",
+    "is_not_required",
+    "reason_of_close",
+    "reason_of_reject",
+    "roles_not_required",
+]

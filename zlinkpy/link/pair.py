@@ -1,0 +1,618 @@
+"""Two lanes of one RouteMesh peer connection, as one connection (wire.md §4, §8, §12; LV §2, §4-§6, §10, §11).
+
+One `Pair` is one attempt: it is created for one pairId, ends once, and is never used again. A reconnect is a new
+`Pair`, so no probe id, deadline or ready state can survive one (LV-145), and what is still read from an ended one
+changes nothing (LV-77, LV-125).
+
+Phases, derived from the state of the two lanes and never stored:
+
+    CONNECTING   the application lane is not admitted
+    ADMITTED     it is; the completion lane or the preparation of handlers is missing
+    READY        both lanes admitted and handlers prepared (LV-27 [D13]): the one predicate is `Pair.ready` (LV-25)
+    ENDED        terminal
+
+    phase        event                               next       actions
+    CONNECTING   start (dialler)                     -          Dial(app), 5 s until its admit
+    CONNECTING   opened app (dialler)                -          Send hello
+    CONNECTING   hello app, checks pass (acceptor)   ADMITTED   Send admit, Admitted, 5 s until the completion lane's
+    CONNECTING   hello app, a check fails            ENDED      Send reject, CloseLane, Ended
+    CONNECTING   admit app, checks pass (dialler)    ADMITTED   Admitted, Dial(completion), 5 s until its admit
+    CONNECTING   admit app, a check fails            ENDED      Send close, CloseLane, Ended
+    CONNECTING   reject (dialler)                    ENDED      CloseLane, Ended
+    ADMITTED     opened completion (dialler)         -          Send hello
+    ADMITTED     hello completion (acceptor)         [ready]    Send admit
+    ADMITTED     admit completion (dialler)          [ready]
+    ADMITTED     prepare                             [ready]
+    [ready]      both lanes admitted and prepared    READY      Send receiveFlow, Ready; probes and deadline start here
+    READY        tick on the grid                    -          Send livenessProbe
+    READY        tick at the deadline                ENDED      NotReady, CloseLane both, Ended
+    ADMITTED+    livenessProbe                       -          Send livenessAck
+    ADMITTED+    livenessAck, update, receiveFlow    -          Updated or RemoteFlow where something is new
+    ADMITTED+    update of another node or run       ENDED      Send close 4, NotReady, CloseLane both, Ended
+    any          malformed or unexpected record      ENDED      Send close 4, NotReady, CloseLane both, Ended
+    any          close received, lane lost           ENDED      NotReady, CloseLane what is left, Ended
+    any          close, fail                         ENDED      Send close, NotReady, CloseLane both, Ended
+    not READY    tick at the 5 s deadline            ENDED      CloseLane both, Ended
+    ENDED        anything                            -          nothing
+
+`NotReady` appears only where the pair was ready. `close` always travels on the application lane (wire.md §12).
+
+Rejected: a machine per lane and a third one that joins them. Each rule here (losing one closes the other, the second
+is dialled after the first is admitted, probes on one of them) would be a message between machines, with orders to get
+wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import assert_never
+
+from zlinkpy.errors import ProtocolError
+from zlinkpy.link.actions import (
+    Action,
+    Admitted,
+    CloseLane,
+    Dial,
+    Ended,
+    LinkCommand,
+    NotReady,
+    Ready,
+    RemoteFlow,
+    Send,
+    Updated,
+)
+from zlinkpy.link.admission import Expectation, RevisionGuard, check_admission, identity_change
+from zlinkpy.link.constants import DIAL_DEADLINE
+from zlinkpy.link.failure import Failure, FailureReason, reason_of_close, reason_of_reject
+from zlinkpy.link.liveness import Expired, ProbeLiveness, SendProbe
+from zlinkpy.wire import (
+    Admit,
+    Close,
+    CloseReason,
+    FlowState,
+    Hello,
+    Lane,
+    LivenessAck,
+    LivenessProbe,
+    ReceiveFlow,
+    Reject,
+    RejectReason,
+    RouteMeshAdmission,
+    RuntimeState,
+    Update,
+)
+
+
+class PairPhase(Enum):
+    """Where a peer connection stands; the values are what a snapshot shows (LV-164)."""
+
+    CONNECTING = "connecting"
+    ADMITTED = "admitted"
+    READY = "ready"
+    ENDED = "ended"
+
+
+class _LaneState(Enum):
+    ABSENT = "absent"  # not dialled yet, or not accepted yet
+    DIALLING = "dialling"
+    OPEN = "open"  # bytes can flow, no admission yet
+    ADMITTED = "admitted"
+    GONE = "gone"  # its close was observed
+
+
+_USABLE = (_LaneState.OPEN, _LaneState.ADMITTED)
+_EXISTING = (_LaneState.DIALLING, _LaneState.OPEN, _LaneState.ADMITTED)
+
+# What the peer is told when this side decides that the connection is over. Nothing where it would not be heard.
+_PARTING: dict[FailureReason, CloseReason | None] = {
+    FailureReason.TRANSPORT_ERROR: None,
+    FailureReason.PEER_DEADLINE: None,
+    FailureReason.REPLACED: CloseReason.REPLACED,
+}
+
+
+class Pair:
+    """One attempt to be connected with one peer.
+
+    Every event method takes the monotonic `now` in seconds and returns the actions to perform, in order; after `Ended`
+    it returns an empty list. Nothing here raises on what a peer does.
+
+    Args:
+        dialler: True for the side that dials both lanes.
+        pair_id: 8 bytes that name the two lanes as one connection; the acceptor takes it from the first `hello`.
+        local: gives this node's current admission.
+        expected: gives what is known about the peer at the moment of the check, or None.
+        judge: the last check of an admission (duplicates, limits): a reason, or None to admit.
+        probe_ids: gives probe ids, see `ProbeLiveness`.
+        flow: gives this node's current receive-flow state.
+        prepared: False when handlers are not prepared yet; `prepare` follows (LV-23).
+    """
+
+    __slots__ = (
+        "_dialler",
+        "_ended",
+        "_expected",
+        "_flow",
+        "_guard",
+        "_handshake_deadline",
+        "_judge",
+        "_lanes",
+        "_local",
+        "_prepared",
+        "_ready_told",
+        "_remote_flow",
+        "_told_flow",
+        "_told_revision",
+        "_watch",
+        "failure",
+        "last_receive",
+        "liveness",
+        "pair_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        dialler: bool,
+        pair_id: bytes,
+        local: Callable[[], RouteMeshAdmission],
+        expected: Callable[[], Expectation | None],
+        judge: Callable[[RouteMeshAdmission], RejectReason | None],
+        probe_ids: Callable[[], int],
+        flow: Callable[[], FlowState],
+        prepared: bool = True,
+    ) -> None:
+        self._dialler = dialler
+        self._local = local
+        self._expected = expected
+        self._judge = judge
+        self._flow = flow
+        self._prepared = prepared
+        self._lanes = {
+            Lane.APPLICATION: _LaneState.ABSENT if dialler else _LaneState.OPEN,
+            Lane.COMPLETION: _LaneState.ABSENT,
+        }
+        self._guard: RevisionGuard | None = None
+        self._handshake_deadline: float | None = None
+        self._told_revision = 0
+        self._told_flow: FlowState | None = None
+        self._remote_flow = FlowState.RUNNING
+        self._ready_told = False
+        self._ended = False
+        self._watch: Callable[[], None] | None = None
+        self.pair_id = pair_id
+        self.liveness = ProbeLiveness(probe_ids)
+        """Judges the connection while it is ready; lives on the application lane (LV-58)."""
+        self.last_receive: float | None = None
+        """When the last record arrived: for diagnostics only, it never decides anything (LV-69, LV-169)."""
+        self.failure: Failure | None = None
+        """Why the pair ended; None before, and where it ended as not required (LV-36)."""
+
+    def __repr__(self) -> str:
+        lanes = " ".join(f"{lane.name.lower()}={state.value}" for lane, state in self._lanes.items())
+        rid = self.remote.node_rid if self.remote else "?"
+        return f"<Pair {self.pair_id.hex()} {rid} {self.phase.value} {lanes}>"
+
+    # -- what others read ----------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """THE predicate (LV-25): both lanes admitted, handlers prepared, not ended. Everyone reads this one."""
+        return not self._ended and self._prepared and self._both_admitted
+
+    @property
+    def selectable(self) -> bool:
+        """True when new work may go to this peer: ready, and its runtime state is *serving* (LV-123, LV-174)."""
+        return self.ready and self._guard is not None and self._guard.current.ext.runtime_state == RuntimeState.SERVING
+
+    @property
+    def phase(self) -> PairPhase:
+        """The phase, derived from the lanes."""
+        if self._ended:
+            return PairPhase.ENDED
+        if self.ready:
+            return PairPhase.READY
+        if self._lanes[Lane.APPLICATION] is _LaneState.ADMITTED:
+            return PairPhase.ADMITTED
+        return PairPhase.CONNECTING
+
+    @property
+    def ended(self) -> bool:
+        """True after `Ended`."""
+        return self._ended
+
+    @property
+    def remote(self) -> RouteMeshAdmission | None:
+        """The newest admission of the peer, or None before it was admitted."""
+        return self._guard.current if self._guard is not None else None
+
+    @property
+    def identity(self) -> tuple[str, int] | None:
+        """RID and lifecycle generation of the admitted peer."""
+        remote = self.remote
+        return (remote.node_rid, remote.lifecycle_generation) if remote is not None else None
+
+    @property
+    def remote_flow(self) -> FlowState:
+        """The peer's receive-flow state; running until it says otherwise."""
+        return self._remote_flow
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due next, or None. Always later than the `now` of the last `tick`."""
+        if self._ended:
+            return None
+        probe = self.liveness.next_deadline()
+        handshake = self._handshake_deadline
+        if probe is None or handshake is None:
+            return probe if handshake is None else handshake
+        return min(probe, handshake)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after each event that may have moved the deadline, the identity or the end."""
+        self._watch = changed
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Action]:
+        """Begin: the dialler dials the application lane; either side gives it DIAL_DEADLINE seconds to be admitted."""
+        if self._ended:
+            return []
+        self._handshake_deadline = now + DIAL_DEADLINE
+        actions: list[Action] = []
+        if self._dialler:
+            self._lanes[Lane.APPLICATION] = _LaneState.DIALLING
+            actions.append(Dial(Lane.APPLICATION))
+        return self._done(actions)
+
+    def opened(self, lane: Lane, now: float) -> list[Action]:
+        """A dialled lane can carry bytes (dialler only)."""
+        if self._lanes[lane] is not _LaneState.DIALLING or self._ended:
+            return []
+        self._lanes[lane] = _LaneState.OPEN
+        admission = self._local()
+        if lane is Lane.APPLICATION:
+            self._told_revision = admission.descriptor_revision
+        return self._done([Send(lane, Hello(admission, lane, self.pair_id))])
+
+    def receive(self, lane: Lane, command: LinkCommand, now: float) -> list[Action]:
+        """An infrastructure command of wire.md §2 (1-6, 54, 55) was read on `lane`; for all others see `touch`.
+
+        A record read at or after a deadline comes too late to count: the deadline is decided first ([D2], LV-77).
+        """
+        if self._ended:
+            return []
+        if self._overdue(now):
+            return self.tick(now)
+        self._arrived(lane)
+        self.last_receive = now
+        try:
+            actions = self._dispatch(lane, command, now)
+        except ProtocolError as error:
+            actions = self._violation(error, now)
+        return self._done(actions)
+
+    def touch(self, now: float, lane: Lane = Lane.APPLICATION) -> list[Action]:
+        """A record that is not ours arrived: it moves the diagnostic last-receive time and no deadline (LV-69, LV-70).
+
+        Before `lane` is admitted such a record is a violation.
+        """
+        if self._ended:
+            return []
+        if self._lanes[lane] is not _LaneState.ADMITTED:
+            error = ProtocolError("application record before admission", field="prefix.command")
+            return self.violated(lane, error, now)
+        self.last_receive = now
+        return []
+
+    def lost(self, lane: Lane, detail: str, now: float) -> list[Action]:
+        """The close of a lane's connection was observed, or its dial failed. The other lane goes with it (LV-27)."""
+        if self._ended or self._lanes[lane] not in _EXISTING:
+            return []
+        self._lanes[lane] = _LaneState.GONE
+        text = f"{lane.name.lower()} lane: {detail}"
+        return self._done(self._end(Failure(FailureReason.TRANSPORT_ERROR, text, now)))
+
+    def violated(self, lane: Lane, error: ProtocolError, now: float) -> list[Action]:
+        """A record on `lane` could not be decoded or was not allowed there (LV [D7])."""
+        if self._ended:
+            return []
+        self._arrived(lane)
+        return self._done(self._violation(error, now))
+
+    def prepare(self, now: float) -> list[Action]:
+        """Handlers are prepared; a pair that waited for nothing else becomes ready in this call (LV-24)."""
+        if self._ended:
+            return []
+        self._prepared = True
+        return self._done(self._when_ready(now))
+
+    def announce(self, now: float) -> list[Action]:
+        """The local admission has a new revision: tell an admitted peer. Telling a revision twice is a no-op.
+
+        Before admission nothing is sent; what changed meanwhile follows right behind the admission.
+        """
+        if self._ended or self._lanes[Lane.APPLICATION] is not _LaneState.ADMITTED:
+            return []
+        return self._done(self._tell_revision())
+
+    def set_flow(self, state: FlowState, now: float) -> list[Action]:
+        """The local receive-flow state changed (wire.md §12): tell a ready peer. Liveness is untouched."""
+        if not self.ready:
+            return []
+        return self._done(self._tell_flow(state))
+
+    def close(self, reason: CloseReason, now: float) -> list[Action]:
+        """End on this side's own decision: orderly, draining or replaced. No liveness failure (LV-18).
+
+        Raises:
+            ValueError: for PROTOCOL_ERROR, which is `violated`'s.
+        """
+        if reason == CloseReason.PROTOCOL_ERROR:
+            raise ValueError("a protocol error is reported with violated(), which names the field")
+        if self._ended:
+            return []
+        failure = Failure(reason_of_close(reason), f"closed by this node ({reason.name.lower()})", now)
+        return self._done(self._end(failure, parting=Close(reason)))
+
+    def fail(self, failure_reason: FailureReason, detail: str, now: float) -> list[Action]:
+        """End because of something known outside the connection, e.g. a descriptor of another generation (LV-121)."""
+        if self._ended:
+            return []
+        told = _PARTING.get(failure_reason, CloseReason.ORDERLY)
+        parting = Close(told) if told is not None else None
+        return self._done(self._end(Failure(failure_reason, detail, now), parting=parting))
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due: end at a deadline, or send a probe. Expiry is decided before a probe is emitted ([D2])."""
+        if self._ended:
+            return []
+        if self._handshake_deadline is not None and now >= self._handshake_deadline:
+            waiting = Lane.COMPLETION if self._guard is not None else Lane.APPLICATION
+            text = f"no admission on the {waiting.name.lower()} lane within {DIAL_DEADLINE:g} s"
+            return self._done(self._end(Failure(FailureReason.TRANSPORT_ERROR, text, now)))
+        actions: list[Action] = []
+        for judgement in self.liveness.tick(now):
+            match judgement:
+                case SendProbe(probe_id=probe_id):
+                    actions.append(Send(Lane.APPLICATION, LivenessProbe(probe_id)))
+                case Expired(deadline=deadline):
+                    text = f"no answer to a probe until {deadline:.3f}"
+                    actions += self._end(Failure(FailureReason.PEER_DEADLINE, text, now))
+        return self._done(actions)
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, lane: Lane, command: LinkCommand, now: float) -> list[Action]:
+        match command:
+            case Hello():
+                return self._on_hello(lane, command, now)
+            case Admit():
+                return self._on_admit(lane, command, now)
+            case Reject(reason=reason):
+                return self._on_reject(lane, reason, now)
+            case Close(reason=close):
+                _require(lane is Lane.APPLICATION, "close on the completion lane", "lane")
+                text = f"closed by the peer ({close.name.lower()})"
+                if command.field:
+                    text += f": {command.field}: {command.problem}"
+                return self._end(Failure(reason_of_close(close), text, now))
+            case LivenessProbe(probe_id=probe_id):
+                self._require_admitted(lane, command)
+                return [Send(Lane.APPLICATION, LivenessAck(probe_id))]
+            case LivenessAck(probe_id=probe_id):
+                self._require_admitted(lane, command)
+                self.liveness.acknowledge(probe_id, now)
+                return []
+            case Update(admission=admission):
+                self._require_admitted(lane, command)
+                return self._on_revision(_route_mesh(admission), now)
+            case ReceiveFlow(state=state):
+                self._require_admitted(lane, command)
+                self._remote_flow = state
+                return [RemoteFlow(state)]
+        assert_never(command)
+
+    def _require_admitted(self, lane: Lane, command: LinkCommand) -> None:
+        """Liveness and updates belong to the application lane, after its admission (LV-55 [D9], LV-58)."""
+        _require(lane is Lane.APPLICATION, "only the application lane carries this command", "lane")
+        admitted = self._lanes[lane] is _LaneState.ADMITTED
+        _require(admitted, f"{type(command).__name__} on a connection that is not admitted", "prefix.command")
+
+    def _require_handshake(self, lane: Lane, record: Hello | Admit) -> RouteMeshAdmission:
+        """The record names the lane it came on and its sender's lane is open; returns its admission."""
+        _require(record.lane == lane, f"names lane {record.lane!r} on lane {lane.name.lower()}", "body.lane")
+        _require(self._lanes[lane] in _USABLE, "came before the hello it answers", "prefix.command")
+        return _route_mesh(record.admission)
+
+    def _on_hello(self, lane: Lane, hello: Hello, now: float) -> list[Action]:
+        _require(not self._dialler, "hello from the accepting side", "prefix.command")
+        remote = self._require_handshake(lane, hello)
+        same_pair = hello.pair_id == self.pair_id
+        if self._lanes[lane] is _LaneState.ADMITTED:
+            _require(same_pair, "repeated hello with another pair", "body.pair_id")
+            return self._on_repeated(lane, remote, now)
+        if lane is Lane.APPLICATION:
+            _require(same_pair, "hello of another pair", "body.pair_id")
+            reject = self._judgement(remote)
+        else:
+            admitted = self._lanes[Lane.APPLICATION] is _LaneState.ADMITTED
+            _require(admitted, "completion lane before the application lane was admitted", "prefix.command")
+            reject = self._other_lane(remote) if same_pair else RejectReason.IDENTITY_MISMATCH
+        if reject is not None:
+            return self._refused(reject, f"hello on the {lane.name.lower()} lane", now, Reject(reject), lane)
+        admission = self._local()
+        admit = Send(lane, Admit(admission, lane, self.pair_id))
+        self._lanes[lane] = _LaneState.ADMITTED
+        if lane is Lane.COMPLETION:
+            return [admit, *self._when_ready(now)]
+        self._guard = RevisionGuard(remote)
+        self._told_revision = admission.descriptor_revision
+        self._handshake_deadline = now + DIAL_DEADLINE
+        return [admit, Admitted(remote)]
+
+    def _on_admit(self, lane: Lane, admit: Admit, now: float) -> list[Action]:
+        _require(self._dialler, "admit from the dialling side", "prefix.command")
+        remote = self._require_handshake(lane, admit)
+        _require(admit.pair_id == self.pair_id, "admit does not echo the pair", "body.pair_id")
+        if self._lanes[lane] is _LaneState.ADMITTED:
+            return self._on_repeated(lane, remote, now)
+        reject = self._judgement(remote) if lane is Lane.APPLICATION else self._other_lane(remote)
+        if reject is not None:
+            # `reject` is the acceptor's word; a dialler that refuses an admit closes.
+            farewell = Close(CloseReason.ORDERLY)
+            return self._refused(reject, f"admit on the {lane.name.lower()} lane", now, farewell, Lane.APPLICATION)
+        self._lanes[lane] = _LaneState.ADMITTED
+        if lane is Lane.COMPLETION:
+            return self._when_ready(now)
+        self._guard = RevisionGuard(remote)
+        self._lanes[Lane.COMPLETION] = _LaneState.DIALLING
+        self._handshake_deadline = now + DIAL_DEADLINE
+        return [Admitted(remote), *self._tell_revision(), Dial(Lane.COMPLETION)]
+
+    def _on_reject(self, lane: Lane, reason: RejectReason, now: float) -> list[Action]:
+        _require(self._dialler, "reject from the dialling side", "prefix.command")
+        _require(self._lanes[lane] is _LaneState.OPEN, "reject where no hello waits for an answer", "prefix.command")
+        return self._refused(reason, f"the peer rejected the {lane.name.lower()} lane", now)
+
+    def _on_repeated(self, lane: Lane, remote: RouteMeshAdmission, now: float) -> list[Action]:
+        """A handshake record on an admitted lane: with the same descriptor it changes nothing at all (LV-71)."""
+        if lane is Lane.APPLICATION:
+            return self._on_revision(remote, now)
+        mismatch = self._other_lane(remote)
+        return self._changed_identity(mismatch, now) if mismatch is not None else []
+
+    def _on_revision(self, remote: RouteMeshAdmission, now: float) -> list[Action]:
+        guard = self._admitted_guard()
+        mismatch = identity_change(guard.current, remote)
+        if mismatch is not None:
+            return self._changed_identity(mismatch, now)
+        return [Updated(remote)] if guard.offer(remote) == "newer" else []
+
+    # -- decisions -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _both_admitted(self) -> bool:
+        return all(state is _LaneState.ADMITTED for state in self._lanes.values())
+
+    def _admitted_guard(self) -> RevisionGuard:
+        assert self._guard is not None, "asked only after the application lane was admitted"
+        return self._guard
+
+    def _judgement(self, remote: RouteMeshAdmission) -> RejectReason | None:
+        reject = check_admission(self._local(), remote, self._expected())
+        return reject if reject is not None else self._judge(remote)
+
+    def _other_lane(self, remote: RouteMeshAdmission) -> RejectReason | None:
+        """The completion lane has to come from the same run of the same node as the application lane."""
+        guard = self._admitted_guard()
+        mismatch = identity_change(guard.current, remote)
+        if mismatch is None:
+            guard.check_other_lane(remote)
+        return mismatch
+
+    def _overdue(self, now: float) -> bool:
+        handshake = self._handshake_deadline
+        return (handshake is not None and now >= handshake) or self.liveness.expired(now)
+
+    def _arrived(self, lane: Lane) -> None:
+        """An accepted completion lane exists from its first record on."""
+        if not self._dialler and self._lanes[lane] is _LaneState.ABSENT:
+            self._lanes[lane] = _LaneState.OPEN
+
+    def _when_ready(self, now: float) -> list[Action]:
+        if self._both_admitted:
+            self._handshake_deadline = None
+        if not self.ready or self._ready_told:
+            return []
+        self._ready_told = True
+        self.liveness.start(now)
+        # The flow state goes first, so that no call can take the route before the peer knows it (LV-173).
+        return [*self._tell_flow(self._flow()), Ready()]
+
+    def _tell_flow(self, state: FlowState) -> list[Action]:
+        if state == self._told_flow:
+            return []
+        self._told_flow = state
+        return [Send(Lane.APPLICATION, ReceiveFlow(state))]
+
+    def _tell_revision(self) -> list[Action]:
+        admission = self._local()
+        if admission.descriptor_revision <= self._told_revision:
+            return []
+        self._told_revision = admission.descriptor_revision
+        return [Send(Lane.APPLICATION, Update(admission))]
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def _refused(
+        self,
+        reject: RejectReason,
+        what: str,
+        now: float,
+        parting: LinkCommand | None = None,
+        parting_lane: Lane = Lane.APPLICATION,
+    ) -> list[Action]:
+        not_required = reject == RejectReason.NOT_REQUIRED
+        failure = None if not_required else Failure(reason_of_reject(reject), f"{what}: {reject.name.lower()}", now)
+        return self._end(
+            failure, parting=parting, parting_lane=parting_lane, ended=Ended(failure, not_required, reject)
+        )
+
+    def _changed_identity(self, mismatch: RejectReason, now: float) -> list[Action]:
+        """An admitted peer suddenly speaks for somebody else: not ready at once, with the matching reason (LV-121)."""
+        text = f"the peer changed after its admission: {mismatch.name.lower()}"
+        parting = Close(CloseReason.PROTOCOL_ERROR, "body.admission", text)
+        return self._end(Failure(reason_of_reject(mismatch), text, now), parting=parting)
+
+    def _violation(self, error: ProtocolError, now: float) -> list[Action]:
+        # The record is not repeated to its sender at length: both texts are bounded by wire.md §2.
+        field, problem = _clip(error.field or "record", 255), _clip(error.problem, 256)
+        parting = Close(CloseReason.PROTOCOL_ERROR, field, problem)
+        return self._end(Failure(FailureReason.PROTOCOL_ERROR, f"{field}: {problem}", now), parting=parting)
+
+    def _end(
+        self,
+        failure: Failure | None,
+        *,
+        parting: LinkCommand | None = None,
+        parting_lane: Lane = Lane.APPLICATION,
+        ended: Ended | None = None,
+    ) -> list[Action]:
+        """The only way out. What was sent last is given time to leave; without a last word the lanes are cut."""
+        actions: list[Action] = []
+        told = parting is not None and self._lanes[parting_lane] in _USABLE
+        if parting is not None and told:
+            actions.append(Send(parting_lane, parting))
+        if self._ready_told and failure is not None:
+            actions.append(NotReady(failure))
+        for lane, state in self._lanes.items():
+            if state in _EXISTING:
+                actions.append(CloseLane(lane, told, after=parting_lane if told and lane is not parting_lane else None))
+        actions.append(ended if ended is not None else Ended(failure))
+        self._ended = True
+        self.failure = failure
+        self._handshake_deadline = None
+        self.liveness.stop()
+        return actions
+
+    def _done(self, actions: list[Action]) -> list[Action]:
+        if self._watch is not None:
+            self._watch()
+        return actions
+
+
+def _require(condition: bool, problem: str, field: str) -> None:
+    if not condition:
+        raise ProtocolError(problem, field=field)
+
+
+def _route_mesh(admission: object) -> RouteMeshAdmission:
+    if not isinstance(admission, RouteMeshAdmission):
+        raise ProtocolError("not a RouteMesh admission", field="body.admission")
+    return admission
+
+
+def _clip(text: str, size: int) -> str:
+    """At most `size` bytes of UTF-8, cut between characters, without NUL."""
+    return text.replace("\0", "").encode()[:size].decode(errors="ignore")

@@ -1,12 +1,13 @@
 """Typed messages: declaring them, coding them, and what a handler says about the one it takes."""
 
 from zlinkpy.messages.arguments import MAX_MILLISECONDS, to_milliseconds, validate_metadata
-from zlinkpy.messages.codec import Codec, Codecs, DecodeError, PayloadCodec, canonical_content_type
+from zlinkpy.messages.codec import CONTENT_TYPE, Codec, Codecs, DecodeError, PayloadCodec, canonical_content_type
 from zlinkpy.messages.context import NO_METADATA, MessageContext
 from zlinkpy.messages.declare import Request, is_message, message, packet_name_of, reply_type_of
 from zlinkpy.messages.handlers import HandlerKind, HandlerSpec, check_handler, label_of
 
 __all__ = [
+    "CONTENT_TYPE",
     "MAX_MILLISECONDS",
     "NO_METADATA",
     "Codec",

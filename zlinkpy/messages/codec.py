@@ -32,6 +32,10 @@ ARRAY_ITEMS = 1 << 20
 nest: without a bound a few bytes could claim gigabytes (architecture rule 8). More items are a `DecodeError`."""
 
 
+CONTENT_TYPE = "application/msgpack"
+"""The content type of a payload unless the application chose another codec (wire.md §5)."""
+
+
 class DecodeError(ProtocolError):
     """A payload that is not what its annotation says. `field` is the path, as in ``JoinGame.seats[2].name``."""
 
@@ -52,7 +56,7 @@ class PayloadCodec(Protocol):
 class Codec:
     """The msgpack codec of messages. Stateless but for what it learned about classes; share one per host."""
 
-    CONTENT_TYPE = "application/msgpack"
+    content_type = CONTENT_TYPE
 
     def __init__(self) -> None:
         self._fast = strict_converter(detailed=False)
@@ -60,10 +64,6 @@ class Codec:
         self._types: dict[type, FieldTypes] = {}
         self._encoders: dict[type, Callable[[Any], Any]] = {}
         self._decoders: dict[type, Callable[[bytes], Any]] = {}
-
-    @property
-    def content_type(self) -> str:
-        return self.CONTENT_TYPE
 
     def prepare(self, cls: type) -> None:
         """Check the fields of a message class and generate its code; called at host start, so that a call cannot fail.
@@ -238,6 +238,29 @@ class Codecs:
         """
         codec = self._by_type.get(content_type)
         if codec is None:
-            known = ", ".join(sorted(self._by_type))
-            raise ProtocolError(f"no codec for {content_type!r}, this host has {known}", field="payload.content_type")
+            raise self._unknown(content_type)
         return codec
+
+    def encoder_for(self, cls: type) -> Callable[[Any], bytes]:
+        """The default codec's encoder, with `cls` prepared. Raises as `Codec.prepare`."""
+        self.default.prepare(cls)
+        return self.default.encode
+
+    def decoder_for(self, cls: type[T]) -> Callable[[str, bytes], T]:
+        """A function of content type and payload that gives a `cls`, or raises `ProtocolError`.
+
+        Every registered codec is prepared for `cls` here. Raises as `Codec.prepare`.
+        """
+        decoders = {content_type: codec.decoder_for(cls) for content_type, codec in self._by_type.items()}
+
+        def decode(content_type: str, data: bytes) -> T:
+            decoder = decoders.get(content_type)
+            if decoder is None:
+                raise self._unknown(content_type)
+            return decoder(data)
+
+        return decode
+
+    def _unknown(self, content_type: str) -> ProtocolError:
+        known = ", ".join(sorted(self._by_type))
+        return ProtocolError(f"no codec for {content_type!r}, this host has {known}", field="payload.content_type")

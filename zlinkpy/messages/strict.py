@@ -1,8 +1,9 @@
 """A cattrs converter that checks instead of coercing.
 
 cattrs reads an `int` field with ``int(value)``, so ``"7"``, ``7.9`` and ``True`` all pass, and a `list[str]` field
-takes the string ``"abc"``. Bytes from a peer must not be reinterpreted: each hook here accepts one msgpack form and
-raises `TypeError` or `ValueError` for every other. cattrs still generates the per-class code, which is what makes decoding a
+takes the string ``"abc"``. Bytes from a peer must not be reinterpreted: each hook here accepts one msgpack form
+and raises `TypeError` or `ValueError` for every other. cattrs still generates the per-class code, which is what makes
+decoding a
 small message cost about a microsecond.
 
 The same hooks serve two converters. ``detailed=False`` is the hot path and says only that something is wrong;

@@ -1,0 +1,336 @@
+"""The tasks that run application callbacks.
+
+Ready jobs wait in one queue that one worker at a time drains inline: for a job that never waits, a turn costs a
+function call and no scheduling. The worker holds the *drain token* while it does. When a handler suspends, its worker
+is stuck inside it; it gives the token up, and if jobs are waiting, a spare worker (parked, or new) is woken with the token
+and goes on. When the handler ends, its worker takes the token back if nobody has it, else it becomes a spare.
+
+Invariants:
+
+- Jobs wait in the queue only while some worker holds the token. It is given in `submit` and when a handler suspends,
+  taken back when one ends, and put down only with the queue empty.
+- The token is held by one worker, which is running, or scheduled to run.
+- A worker holds it for at most `DRAIN_SECONDS` or `DRAIN_JOBS` without a checkpoint: sockets and timers get their turn.
+
+Rejected: a task per job (28 k turns/s against 114 k), and waking a spare before every first instruction, which pays for
+scheduling also where no handler ever waits. The coroutine is driven by hand up to its first suspension instead; that is
+the moment a spare is needed, not before.
+
+Handlers run in the workers' nursery, outside the cancel scope of whoever received or submitted the job, and each in a
+copy of the context `run` was called in, so what a handler sets in a `ContextVar` is not seen by the next one.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import math
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol
+
+import trio
+from attrs import frozen
+
+from zlinkpy.execution.permits import Permits
+
+log = logging.getLogger("zlinkpy.execution")
+
+DRAIN_SECONDS = 0.010
+"""Longest stretch of turns without a checkpoint; a running handler is not interrupted for it (SA-186)."""
+
+DRAIN_JOBS = 1024
+"""Most turns without a checkpoint: under a clock that stands still, time alone would never end the stretch."""
+
+SPARE_WORKERS = 64
+"""Idle workers kept. A burst of waiting handlers may need thousands of tasks; those above this number end."""
+
+_IN_TURN: contextvars.ContextVar[bool] = contextvars.ContextVar("zlinkpy_in_turn", default=False)
+
+
+def in_turn() -> bool:
+    """Whether the caller runs inside a handler, or in a task a handler started (SA-242)."""
+    return _IN_TURN.get()
+
+
+class Job(Protocol):
+    """One accepted piece of work. It holds one permit, which the workers return just before `run` (SA-233)."""
+
+    @property
+    def label(self) -> str:
+        """What a person would call it: ``module:qualname`` of the handler."""
+        ...
+
+    def run(self) -> Coroutine[Any, Any, None] | None:
+        """Take the turn: do the work, or return the coroutine that does it.
+
+        Errors of the handler are the job's own to answer. What escapes all the same is logged and counted.
+        """
+        ...
+
+
+@frozen(kw_only=True)
+class WorkerStatistics:
+    """A copy of the counts of one moment.
+
+    Attributes:
+        queued: Jobs whose callback has not begun.
+        running: Jobs whose callback has begun and not ended, waiting ones included.
+        suspended: Those of them that have given their turn's thread away at least once.
+        workers: Worker tasks, spares included.
+        spares: Parked worker tasks.
+        peak_queued: Highest `queued` so far.
+        peak_running: Highest `running` so far.
+        completed: Jobs that ended, whether well or not.
+        escaped: Exceptions that a job let out.
+    """
+
+    queued: int
+    running: int
+    suspended: int
+    workers: int
+    spares: int
+    peak_queued: int
+    peak_running: int
+    completed: int
+    escaped: int
+
+
+class Workers:
+    """The job queue of one host and the tasks that work on it. All methods belong to the thread of the event loop."""
+
+    def __init__(self, permits: Permits, *, on_escape: Callable[[Job, BaseException], None] | None = None) -> None:
+        """`permits` takes each job's permit back; `on_escape` is told what a job let out, besides the log."""
+        self._permits = permits
+        self._on_escape = on_escape
+        self._ready: deque[Job] = deque()
+        self._parked: list[trio.lowlevel.Task] = []
+        self._suspended_jobs: dict[trio.lowlevel.Task, Job] = {}
+        self._current: Job | None = None
+        self._token = False
+        self._nursery: trio.Nursery | None = None
+        self._stopped = False
+        self._idle = trio.lowlevel.ParkingLot()
+        self._context = contextvars.Context()
+        self._workers = 0
+        self._peak_queued = 0
+        self._peak_running = 0
+        self._completed = 0
+        self._escaped = 0
+
+    def __repr__(self) -> str:
+        return f"<Workers {len(self._ready)} queued, {self.running} running, {len(self._parked)} spare>"
+
+    @property
+    def queued(self) -> int:
+        """Jobs whose callback has not begun."""
+        return len(self._ready)
+
+    @property
+    def running(self) -> int:
+        """Jobs whose callback has begun and not ended, those that wait included."""
+        return len(self._suspended_jobs) + (self._current is not None)
+
+    def submit(self, job: Job) -> None:
+        """Queue a job that holds a permit; its callback starts in submission order, never inside this call (SA-182).
+
+        After `cancel_remaining` nothing starts any more: the permit goes back and the job is dropped.
+        """
+        if self._stopped:
+            self._permits.release()
+            return
+        ready = self._ready
+        ready.append(job)
+        if len(ready) > self._peak_queued:
+            self._peak_queued = len(ready)
+        if not self._token and self._nursery is not None:
+            self._hand_over(self._nursery)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until `cancel_remaining` or until cancelled; then every handler has been cancelled and has ended."""
+        context = contextvars.copy_context()
+        context.run(_IN_TURN.set, True)
+        self._context = context
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                if self._ready and not self._token:
+                    self._hand_over(nursery)
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self.cancel_remaining()
+
+    async def drain(self, deadline: float) -> bool:
+        """Wait until no job is queued and none is running.
+
+        Args:
+            deadline: On trio's clock.
+
+        Returns:
+            True when everything ended; False when the deadline came first. Nothing is cut, see `cancel_remaining`.
+        """
+        with trio.CancelScope(deadline=deadline):
+            while self._ready or self.running:
+                await self._idle.park()
+        return not (self._ready or self.running)
+
+    def cancel_remaining(self) -> list[str]:
+        """End the workers: queued jobs are dropped with their permits returned, running ones are cancelled.
+
+        Returns:
+            The labels of what was cut, running ones first. Empty after a successful `drain`.
+        """
+        self._stopped = True
+        running = [job.label for job in self._suspended_jobs.values()]
+        if self._current is not None:
+            running.append(self._current.label)
+        queued = [job.label for job in self._ready]
+        for _ in range(len(self._ready)):
+            self._ready.popleft()
+            self._permits.release()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+        return running + queued
+
+    def statistics(self) -> WorkerStatistics:
+        """The counts of this moment."""
+        return WorkerStatistics(
+            queued=len(self._ready),
+            running=self.running,
+            suspended=len(self._suspended_jobs),
+            workers=self._workers,
+            spares=len(self._parked),
+            peak_queued=self._peak_queued,
+            peak_running=self._peak_running,
+            completed=self._completed,
+            escaped=self._escaped,
+        )
+
+    def _hand_over(self, nursery: trio.Nursery) -> None:
+        """Give the token, which nobody holds, to a spare or to a new worker."""
+        self._token = True
+        if self._parked:
+            trio.lowlevel.reschedule(self._parked.pop())
+        else:
+            self._workers += 1
+            nursery.start_soon(self._work, name="zlinkpy worker")
+
+    async def _work(self) -> None:
+        parked = self._parked
+        task = trio.lowlevel.current_task()
+
+        def abort(_: Callable[[], Any]) -> trio.lowlevel.Abort:
+            parked.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        try:
+            while True:
+                await self._drain(task)
+                if self._idle and not self._ready and not self.running:
+                    self._idle.unpark_all()
+                if self._stopped or len(parked) >= SPARE_WORKERS:
+                    return
+                parked.append(task)
+                await trio.lowlevel.wait_task_rescheduled(abort)
+        finally:
+            self._workers -= 1
+
+    async def _drain(self, task: trio.lowlevel.Task) -> None:
+        """Run jobs until none is left or the token has gone to another worker. Called with the token."""
+        ready = self._ready
+        now = trio.lowlevel.current_clock().current_time
+        release = self._permits.release
+        until = now() + DRAIN_SECONDS
+        left = DRAIN_JOBS
+        while ready:
+            if not left or now() >= until:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                until = now() + DRAIN_SECONDS
+                left = DRAIN_JOBS
+                continue
+            left -= 1
+            job = ready.popleft()
+            release()
+            self._current = job
+            # job.run() counts as the start of the callback: a sync handler is over when it returns.
+            context = self._context.copy()
+            suspended = False
+            try:
+                coroutine = context.run(job.run)
+                if coroutine is not None:
+                    suspended = await self._finish(job, task, context, coroutine)
+            except BaseException as error:  # noqa: BLE001 - sorted in _escape
+                suspended = self._current is not job
+                self._escape(job, error)
+            self._completed += 1
+            if not suspended:
+                self._current = None
+            elif self._token:
+                return
+            else:
+                self._token = True
+                until = now() + DRAIN_SECONDS
+                left = DRAIN_JOBS
+        self._token = False
+
+    @types.coroutine
+    def _finish(
+        self,
+        job: Job,
+        task: trio.lowlevel.Task,
+        context: contextvars.Context,
+        coroutine: Coroutine[Any, Any, None],
+    ) -> Generator[Any, Any, bool]:
+        """Drive a handler to its end; whether it suspended, and so gave the token away, on the way there."""
+        step: Callable[[Any], Any] = coroutine.send
+        value: Any = None
+        try:
+            request = context.run(step, value)
+        except StopIteration:
+            return False
+        self._current = None
+        self._suspended_jobs[task] = job
+        self._token = False
+        running = self.running
+        if running > self._peak_running:
+            self._peak_running = running
+        if self._ready and self._nursery is not None:
+            self._hand_over(self._nursery)
+        try:
+            while True:
+                try:
+                    value = yield request
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - thrown into the handler, which is who it is for
+                    step, value = coroutine.throw, error
+                else:
+                    step = coroutine.send
+                request = context.run(step, value)
+        except StopIteration:
+            return True
+        finally:
+            del self._suspended_jobs[task]
+
+    def _escape(self, job: Job, error: BaseException) -> None:
+        """Deal with what a job let out; re-raises what is not the job's: cancellation of the workers, Ctrl-C.
+
+        A `SystemExit` of a handler is a failure of that handler: one message must not end the process (SA-199).
+        """
+        if isinstance(error, GeneratorExit):
+            raise error
+        if isinstance(error, trio.Cancelled) and trio.current_effective_deadline() == -math.inf:
+            raise error
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if isinstance(error, BaseExceptionGroup):
+            interrupts = error.subgroup(KeyboardInterrupt)
+            if interrupts is not None:
+                raise interrupts
+        self._escaped += 1
+        log.error("job %s let an exception out", job.label, exc_info=error)
+        if self._on_escape is not None:
+            self._on_escape(job, error)

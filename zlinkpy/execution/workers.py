@@ -2,8 +2,8 @@
 
 Ready jobs wait in one queue that one worker at a time drains inline: for a job that never waits, a turn costs a
 function call and no scheduling. The worker holds the *drain token* while it does. When a handler suspends, its worker
-is stuck inside it; it gives the token up, and if jobs are waiting, a spare worker (parked, or new) is woken with the token
-and goes on. When the handler ends, its worker takes the token back if nobody has it, else it becomes a spare.
+is stuck inside it; it gives the token up, and if jobs are waiting, a spare worker (parked, or new) is woken with the
+token and goes on. When the handler ends, its worker takes the token back if nobody has it, else it becomes a spare.
 
 Invariants:
 

@@ -1,8 +1,8 @@
 """Every number the runtime keeps, with the labels it may carry.
 
 A label is either one of a closed list of values or a name the application configured. An endpoint, a routing id or a
-connection id is neither: such a label would make a new time series per peer and publish identities (LV-167). Because the
-lists are closed, `InMemoryTelemetry` can refuse what does not belong, and every test that uses it checks the call sites.
+connection id is neither: such a label would make a new time series per peer and publish identities (LV-167). Because
+the lists are closed, `InMemoryTelemetry` can refuse what does not belong, and tests that use it check their callers.
 
 ``exported`` metrics are the public catalogue; names, units and labels of these are fixed across languages. The others
 are counts of this runtime for its own status page and are not registered with a metrics provider.

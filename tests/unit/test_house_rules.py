@@ -69,7 +69,7 @@ def test_elapsed_time_has_one_source() -> None:
         "import datetime\nif datetime.datetime.utcnow() < end: pass",
         "from datetime import datetime\nold = datetime.now().timestamp() - 3",
         "import time\nclass A:\n    def f(self): self.seen = time.time()\n    def g(self): return self.seen < 3",
-        "import time\nclass A:\n    def __init__(self, c=time.time): self._c = c\n    def g(self): return self._c() - 1",
+        "import time\nclass A:\n    def __init__(self, c=time.time): self.c = c\n    def g(self): return self.c() - 1",
         "import time\ndef f(*, clock=time.time): return clock() - 3",
         "import time\nclass A:\n    c: object = field(default=time.time)\n    def f(self): return self.c() - 1",
         "import time\ndef wall(): return time.time()\nage = wall() - begin",

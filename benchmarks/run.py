@@ -1,0 +1,55 @@
+"""All measures of the project, run and judged: `make bench`.
+
+usage: python -m benchmarks.run [--pairs 5] [--json build/bench.json] [NAME ...]
+
+Exit status 1 when a bar is missed, 2 when a program fails. To add a measure, put a program that prints one JSON line
+into benchmarks/subjects and an entry into `MEASURES`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.harness import PAIRS, ROOT, BenchmarkError, Measure, Program, compare, machine, table
+
+ECHO = Program(module="benchmarks.baselines.zmq_asyncio_echo")
+ONE_WAY = Program(module="benchmarks.baselines.zmq_blocking_pair")
+
+MEASURES: tuple[Measure, ...] = (
+    Measure(name="requests, 64 callers", metric="rps", unit="/s", better="higher", baseline=ECHO),
+    Measure(name="request latency, median", metric="p50_us", unit="us", better="lower", baseline=ECHO),
+    Measure(name="request latency, 99 %", metric="p99_us", unit="us", better="lower", baseline=ECHO),
+    Measure(name="one-way messages", metric="messages_per_s", unit="/s", better="higher", baseline=ONE_WAY),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Measure beside the baselines.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="measures whose name contains this")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"runs of each side (default {PAIRS})")
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.json", help="where the figures go")
+    options = parser.parse_args(arguments)
+    chosen = [each for each in MEASURES if not options.names or any(name in each.name for name in options.names)]
+    if not chosen:
+        parser.error("no measure has such a name; there are: " + "; ".join(each.name for each in MEASURES))
+    try:
+        results = compare(chosen, pairs=options.pairs, progress=lambda line: print(line, file=sys.stderr, flush=True))
+    except BenchmarkError as error:
+        print(error, file=sys.stderr)
+        return 2
+    figures = {"machine": machine(), "measures": [result.as_json() for result in results]}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    Console().print(table(results))
+    print(json.dumps(figures["machine"]))
+    return 0 if all(result.passed for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,7 +17,6 @@ import ipaddress
 from collections.abc import Callable
 from typing import Literal
 
-import attrs
 from attrs import frozen
 
 from zlinkpy.errors import ProtocolError
@@ -143,15 +142,23 @@ def identity_change(current: RouteMeshAdmission, offered: RouteMeshAdmission) ->
 # What one lifecycle generation can never change. Anything an `update` may change is absent: channel weights (the names
 # are compared apart), runtime state, placement weight and maintenance wave. wire.md §4: everything else is an error.
 _FIXED: tuple[tuple[str, Callable[[RouteMeshAdmission], object]], ...] = (
-    ("mesh_name", lambda admission: admission.mesh_name),
-    ("node_rid", lambda admission: admission.node_rid),
-    ("security_identity", lambda admission: admission.security_identity),
-    ("lifecycle_generation", lambda admission: admission.lifecycle_generation),
-    ("advertised_endpoint", lambda admission: admission.advertised_endpoint),
+    ("meshName", lambda admission: admission.mesh_name),
+    ("nodeRid", lambda admission: admission.node_rid),
+    ("securityIdentity", lambda admission: admission.security_identity),
+    ("lifecycleGeneration", lambda admission: admission.lifecycle_generation),
+    ("advertisedEndpoint", lambda admission: admission.advertised_endpoint),
     ("channels", lambda admission: tuple(name for name, _ in admission.channels)),
-    ("ext.application_version", lambda admission: admission.ext.application_version),
-    ("ext.protocol_capabilities", lambda admission: admission.ext.protocol_capabilities),
-    ("ext.object_role", lambda admission: admission.ext.object_role),
+    ("ext.applicationVersion", lambda admission: admission.ext.application_version),
+    ("ext.protocolCapabilities", lambda admission: admission.ext.protocol_capabilities),
+    ("ext.objectRole", lambda admission: admission.ext.object_role),
+)
+
+# The mutable set; under an unchanged revision a difference here is as wrong as one above.
+_MUTABLE: tuple[tuple[str, Callable[[RouteMeshAdmission], object]], ...] = (
+    ("channels", lambda admission: admission.channels),
+    ("ext.runtimeState", lambda admission: admission.ext.runtime_state),
+    ("ext.placementWeight", lambda admission: admission.ext.placement_weight),
+    ("ext.maintenanceWave", lambda admission: admission.ext.maintenance_wave),
 )
 
 
@@ -185,7 +192,7 @@ class RevisionGuard:
         if admission.descriptor_revision < current.descriptor_revision:
             raise ProtocolError(
                 f"revision {admission.descriptor_revision} after {current.descriptor_revision}",
-                field=f"{_FIELD}.descriptor_revision",
+                field=f"{_FIELD}.descriptorRevision",
             )
         if admission.descriptor_revision == current.descriptor_revision:
             self._require_equal(admission)
@@ -212,25 +219,12 @@ class RevisionGuard:
         if admission == self._current:
             return
         self._require_fixed(admission)
+        name = next((name for name, read in _MUTABLE if read(admission) != read(self._current)), "ext")
         raise ProtocolError(
-            f"revision {admission.descriptor_revision} was seen with other content",
-            field=f"{_FIELD}.{_first_difference(self._current, admission)}",
+            f"revision {admission.descriptor_revision} was seen with other content", field=f"{_FIELD}.{name}"
         )
 
     def _require_fixed(self, admission: RouteMeshAdmission) -> None:
         for name, read in _FIXED:
             if read(admission) != read(self._current):
                 raise ProtocolError("may not change within one lifecycle generation", field=f"{_FIELD}.{name}")
-
-
-def _first_difference(one: RouteMeshAdmission, other: RouteMeshAdmission) -> str:
-    for attribute in attrs.fields(RouteMeshAdmission):
-        before, after = getattr(one, attribute.name), getattr(other, attribute.name)
-        if before == after:
-            continue
-        if attribute.name != "ext":
-            return attribute.name
-        for inner in attrs.fields(type(before)):
-            if getattr(before, inner.name) != getattr(after, inner.name):
-                return f"ext.{inner.name}"
-    raise AssertionError("two unequal admissions have no unequal field")

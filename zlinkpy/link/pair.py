@@ -52,7 +52,6 @@ from zlinkpy.errors import ProtocolError
 from zlinkpy.link.actions import (
     Action,
     Admitted,
-    CloseLane,
     Dial,
     Ended,
     LinkCommand,
@@ -65,6 +64,8 @@ from zlinkpy.link.actions import (
 from zlinkpy.link.admission import Expectation, RevisionGuard, check_admission, identity_change
 from zlinkpy.link.constants import DIAL_DEADLINE
 from zlinkpy.link.failure import Failure, FailureReason, reason_of_close, reason_of_reject
+from zlinkpy.link.farewell import close_for_changed_identity, close_for_failure, close_for_violation
+from zlinkpy.link.lanes import Lanes, LaneState
 from zlinkpy.link.liveness import Expired, ProbeLiveness, SendProbe
 from zlinkpy.wire import (
     Admit,
@@ -91,25 +92,6 @@ class PairPhase(Enum):
     ADMITTED = "admitted"
     READY = "ready"
     ENDED = "ended"
-
-
-class _LaneState(Enum):
-    ABSENT = "absent"  # not dialled yet, or not accepted yet
-    DIALLING = "dialling"
-    OPEN = "open"  # bytes can flow, no admission yet
-    ADMITTED = "admitted"
-    GONE = "gone"  # its close was observed
-
-
-_USABLE = (_LaneState.OPEN, _LaneState.ADMITTED)
-_EXISTING = (_LaneState.DIALLING, _LaneState.OPEN, _LaneState.ADMITTED)
-
-# What the peer is told when this side decides that the connection is over. Nothing where it would not be heard.
-_PARTING: dict[FailureReason, CloseReason | None] = {
-    FailureReason.TRANSPORT_ERROR: None,
-    FailureReason.PEER_DEADLINE: None,
-    FailureReason.REPLACED: CloseReason.REPLACED,
-}
 
 
 class Pair:
@@ -169,10 +151,7 @@ class Pair:
         self._judge = judge
         self._flow = flow
         self._prepared = prepared
-        self._lanes = {
-            Lane.APPLICATION: _LaneState.ABSENT if dialler else _LaneState.OPEN,
-            Lane.COMPLETION: _LaneState.ABSENT,
-        }
+        self._lanes = Lanes(dialler=dialler)
         self._guard: RevisionGuard | None = None
         self._handshake_deadline: float | None = None
         self._told_revision = 0
@@ -190,16 +169,15 @@ class Pair:
         """Why the pair ended; None before, and where it ended as not required (LV-36)."""
 
     def __repr__(self) -> str:
-        lanes = " ".join(f"{lane.name.lower()}={state.value}" for lane, state in self._lanes.items())
         rid = self.remote.node_rid if self.remote else "?"
-        return f"<Pair {self.pair_id.hex()} {rid} {self.phase.value} {lanes}>"
+        return f"<Pair {self.pair_id.hex()} {rid} {self.phase.value} {self._lanes!r}>"
 
     # -- what others read ----------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
         """THE predicate (LV-25): both lanes admitted, handlers prepared, not ended. Everyone reads this one."""
-        return not self._ended and self._prepared and self._both_admitted
+        return not self._ended and self._prepared and self._lanes.both_admitted
 
     @property
     def selectable(self) -> bool:
@@ -213,7 +191,7 @@ class Pair:
             return PairPhase.ENDED
         if self.ready:
             return PairPhase.READY
-        if self._lanes[Lane.APPLICATION] is _LaneState.ADMITTED:
+        if self._lanes.is_admitted(Lane.APPLICATION):
             return PairPhase.ADMITTED
         return PairPhase.CONNECTING
 
@@ -261,15 +239,15 @@ class Pair:
         self._handshake_deadline = now + DIAL_DEADLINE
         actions: list[Action] = []
         if self._dialler:
-            self._lanes[Lane.APPLICATION] = _LaneState.DIALLING
+            self._lanes[Lane.APPLICATION] = LaneState.DIALLING
             actions.append(Dial(Lane.APPLICATION))
         return self._done(actions)
 
     def opened(self, lane: Lane, now: float) -> list[Action]:
         """A dialled lane can carry bytes (dialler only)."""
-        if self._lanes[lane] is not _LaneState.DIALLING or self._ended:
+        if self._lanes[lane] is not LaneState.DIALLING or self._ended:
             return []
-        self._lanes[lane] = _LaneState.OPEN
+        self._lanes[lane] = LaneState.OPEN
         admission = self._local()
         if lane is Lane.APPLICATION:
             self._told_revision = admission.descriptor_revision
@@ -299,7 +277,7 @@ class Pair:
         """
         if self._ended:
             return []
-        if self._lanes[lane] is not _LaneState.ADMITTED:
+        if not self._lanes.is_admitted(lane):
             error = ProtocolError("application record before admission", field="prefix.command")
             return self.violated(lane, error, now)
         self.last_receive = now
@@ -307,9 +285,9 @@ class Pair:
 
     def lost(self, lane: Lane, detail: str, now: float) -> list[Action]:
         """The close of a lane's connection was observed, or its dial failed. The other lane goes with it (LV-27)."""
-        if self._ended or self._lanes[lane] not in _EXISTING:
+        if self._ended or not self._lanes.exists(lane):
             return []
-        self._lanes[lane] = _LaneState.GONE
+        self._lanes[lane] = LaneState.GONE
         text = f"{lane.name.lower()} lane: {detail}"
         return self._done(self._end(Failure(FailureReason.TRANSPORT_ERROR, text, now)))
 
@@ -332,7 +310,7 @@ class Pair:
 
         Before admission nothing is sent; what changed meanwhile follows right behind the admission.
         """
-        if self._ended or self._lanes[Lane.APPLICATION] is not _LaneState.ADMITTED:
+        if self._ended or not self._lanes.is_admitted(Lane.APPLICATION):
             return []
         return self._done(self._tell_revision())
 
@@ -359,9 +337,7 @@ class Pair:
         """End because of something known outside the connection, e.g. a descriptor of another generation (LV-121)."""
         if self._ended:
             return []
-        told = _PARTING.get(failure_reason, CloseReason.ORDERLY)
-        parting = Close(told) if told is not None else None
-        return self._done(self._end(Failure(failure_reason, detail, now), parting=parting))
+        return self._done(self._end(Failure(failure_reason, detail, now), parting=close_for_failure(failure_reason)))
 
     def tick(self, now: float) -> list[Action]:
         """Do what is due: end at a deadline, or send a probe. Expiry is decided before a probe is emitted ([D2])."""
@@ -416,34 +392,34 @@ class Pair:
     def _require_admitted(self, lane: Lane, command: LinkCommand) -> None:
         """Liveness and updates belong to the application lane, after its admission (LV-55 [D9], LV-58)."""
         _require(lane is Lane.APPLICATION, "only the application lane carries this command", "lane")
-        admitted = self._lanes[lane] is _LaneState.ADMITTED
-        _require(admitted, f"{type(command).__name__} on a connection that is not admitted", "prefix.command")
+        text = f"{type(command).__name__} on a connection that is not admitted"
+        _require(self._lanes.is_admitted(lane), text, "prefix.command")
 
     def _require_handshake(self, lane: Lane, record: Hello | Admit) -> RouteMeshAdmission:
         """The record names the lane it came on and its sender's lane is open; returns its admission."""
         _require(record.lane == lane, f"names lane {record.lane!r} on lane {lane.name.lower()}", "body.lane")
-        _require(self._lanes[lane] in _USABLE, "came before the hello it answers", "prefix.command")
+        _require(self._lanes.is_usable(lane), "came before the hello it answers", "prefix.command")
         return _route_mesh(record.admission)
 
     def _on_hello(self, lane: Lane, hello: Hello, now: float) -> list[Action]:
         _require(not self._dialler, "hello from the accepting side", "prefix.command")
         remote = self._require_handshake(lane, hello)
         same_pair = hello.pair_id == self.pair_id
-        if self._lanes[lane] is _LaneState.ADMITTED:
-            _require(same_pair, "repeated hello with another pair", "body.pair_id")
+        if self._lanes.is_admitted(lane):
+            _require(same_pair, "repeated hello with another pair", "body.pairId")
             return self._on_repeated(lane, remote, now)
         if lane is Lane.APPLICATION:
-            _require(same_pair, "hello of another pair", "body.pair_id")
+            _require(same_pair, "hello of another pair", "body.pairId")
             reject = self._judgement(remote)
         else:
-            admitted = self._lanes[Lane.APPLICATION] is _LaneState.ADMITTED
+            admitted = self._lanes.is_admitted(Lane.APPLICATION)
             _require(admitted, "completion lane before the application lane was admitted", "prefix.command")
             reject = self._other_lane(remote) if same_pair else RejectReason.IDENTITY_MISMATCH
         if reject is not None:
             return self._refused(reject, f"hello on the {lane.name.lower()} lane", now, Reject(reject), lane)
         admission = self._local()
         admit = Send(lane, Admit(admission, lane, self.pair_id))
-        self._lanes[lane] = _LaneState.ADMITTED
+        self._lanes[lane] = LaneState.ADMITTED
         if lane is Lane.COMPLETION:
             return [admit, *self._when_ready(now)]
         self._guard = RevisionGuard(remote)
@@ -454,25 +430,25 @@ class Pair:
     def _on_admit(self, lane: Lane, admit: Admit, now: float) -> list[Action]:
         _require(self._dialler, "admit from the dialling side", "prefix.command")
         remote = self._require_handshake(lane, admit)
-        _require(admit.pair_id == self.pair_id, "admit does not echo the pair", "body.pair_id")
-        if self._lanes[lane] is _LaneState.ADMITTED:
+        _require(admit.pair_id == self.pair_id, "admit does not echo the pair", "body.pairId")
+        if self._lanes.is_admitted(lane):
             return self._on_repeated(lane, remote, now)
         reject = self._judgement(remote) if lane is Lane.APPLICATION else self._other_lane(remote)
         if reject is not None:
             # `reject` is the acceptor's word; a dialler that refuses an admit closes.
             farewell = Close(CloseReason.ORDERLY)
             return self._refused(reject, f"admit on the {lane.name.lower()} lane", now, farewell, Lane.APPLICATION)
-        self._lanes[lane] = _LaneState.ADMITTED
+        self._lanes[lane] = LaneState.ADMITTED
         if lane is Lane.COMPLETION:
             return self._when_ready(now)
         self._guard = RevisionGuard(remote)
-        self._lanes[Lane.COMPLETION] = _LaneState.DIALLING
+        self._lanes[Lane.COMPLETION] = LaneState.DIALLING
         self._handshake_deadline = now + DIAL_DEADLINE
         return [Admitted(remote), *self._tell_revision(), Dial(Lane.COMPLETION)]
 
     def _on_reject(self, lane: Lane, reason: RejectReason, now: float) -> list[Action]:
         _require(self._dialler, "reject from the dialling side", "prefix.command")
-        _require(self._lanes[lane] is _LaneState.OPEN, "reject where no hello waits for an answer", "prefix.command")
+        _require(self._lanes[lane] is LaneState.OPEN, "reject where no hello waits for an answer", "prefix.command")
         return self._refused(reason, f"the peer rejected the {lane.name.lower()} lane", now)
 
     def _on_repeated(self, lane: Lane, remote: RouteMeshAdmission, now: float) -> list[Action]:
@@ -490,10 +466,6 @@ class Pair:
         return [Updated(remote)] if guard.offer(remote) == "newer" else []
 
     # -- decisions -----------------------------------------------------------------------------------------------------
-
-    @property
-    def _both_admitted(self) -> bool:
-        return all(state is _LaneState.ADMITTED for state in self._lanes.values())
 
     def _admitted_guard(self) -> RevisionGuard:
         assert self._guard is not None, "asked only after the application lane was admitted"
@@ -517,11 +489,11 @@ class Pair:
 
     def _arrived(self, lane: Lane) -> None:
         """An accepted completion lane exists from its first record on."""
-        if not self._dialler and self._lanes[lane] is _LaneState.ABSENT:
-            self._lanes[lane] = _LaneState.OPEN
+        if not self._dialler and self._lanes[lane] is LaneState.ABSENT:
+            self._lanes[lane] = LaneState.OPEN
 
     def _when_ready(self, now: float) -> list[Action]:
-        if self._both_admitted:
+        if self._lanes.both_admitted:
             self._handshake_deadline = None
         if not self.ready or self._ready_told:
             return []
@@ -562,14 +534,13 @@ class Pair:
     def _changed_identity(self, mismatch: RejectReason, now: float) -> list[Action]:
         """An admitted peer suddenly speaks for somebody else: not ready at once, with the matching reason (LV-121)."""
         text = f"the peer changed after its admission: {mismatch.name.lower()}"
-        parting = Close(CloseReason.PROTOCOL_ERROR, "body.admission", text)
+        parting = close_for_changed_identity(mismatch)
         return self._end(Failure(reason_of_reject(mismatch), text, now), parting=parting)
 
     def _violation(self, error: ProtocolError, now: float) -> list[Action]:
-        # The record is not repeated to its sender at length: both texts are bounded by wire.md §2.
-        field, problem = _clip(error.field or "record", 255), _clip(error.problem, 256)
-        parting = Close(CloseReason.PROTOCOL_ERROR, field, problem)
-        return self._end(Failure(FailureReason.PROTOCOL_ERROR, f"{field}: {problem}", now), parting=parting)
+        parting = close_for_violation(error)
+        text = f"{parting.field}: {parting.problem}"
+        return self._end(Failure(FailureReason.PROTOCOL_ERROR, text, now), parting=parting)
 
     def _end(
         self,
@@ -581,14 +552,12 @@ class Pair:
     ) -> list[Action]:
         """The only way out. What was sent last is given time to leave; without a last word the lanes are cut."""
         actions: list[Action] = []
-        told = parting is not None and self._lanes[parting_lane] in _USABLE
-        if parting is not None and told:
-            actions.append(Send(parting_lane, parting))
+        last_word = parting_lane if parting is not None and self._lanes.is_usable(parting_lane) else None
+        if parting is not None and last_word is not None:
+            actions.append(Send(last_word, parting))
         if self._ready_told and failure is not None:
             actions.append(NotReady(failure))
-        for lane, state in self._lanes.items():
-            if state in _EXISTING:
-                actions.append(CloseLane(lane, told, after=parting_lane if told and lane is not parting_lane else None))
+        actions += self._lanes.closing(last_word)
         actions.append(ended if ended is not None else Ended(failure))
         self._ended = True
         self.failure = failure
@@ -611,8 +580,3 @@ def _route_mesh(admission: object) -> RouteMeshAdmission:
     if not isinstance(admission, RouteMeshAdmission):
         raise ProtocolError("not a RouteMesh admission", field="body.admission")
     return admission
-
-
-def _clip(text: str, size: int) -> str:
-    """At most `size` bytes of UTF-8, cut between characters, without NUL."""
-    return text.replace("\0", "").encode()[:size].decode(errors="ignore")

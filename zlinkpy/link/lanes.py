@@ -1,0 +1,75 @@
+"""The two physical connections of a pair, and what became of each (wire.md §8).
+
+Bookkeeping only: which lane can carry a record, which one is admitted, what has to be closed. When any of it may happen
+is the pair's business. Acceptor and dialler differ in one point: the acceptor's application lane exists from the
+beginning, because its first record is why the pair was made.
+
+Rejected: two booleans per lane (open, admitted). They allow *admitted, not open*, and every reader would test it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from zlinkpy.link.actions import CloseLane
+from zlinkpy.wire import Lane
+
+
+class LaneState(Enum):
+    """How far one lane got; it only moves downwards in this list."""
+
+    ABSENT = "absent"  # not dialled yet, or not accepted yet
+    DIALLING = "dialling"
+    OPEN = "open"  # bytes can flow, no admission yet
+    ADMITTED = "admitted"
+    GONE = "gone"  # its close was observed
+
+
+class Lanes:
+    """Both lanes of one pair."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self, *, dialler: bool) -> None:
+        first = LaneState.ABSENT if dialler else LaneState.OPEN
+        self._states = {Lane.APPLICATION: first, Lane.COMPLETION: LaneState.ABSENT}
+
+    def __repr__(self) -> str:
+        return " ".join(f"{lane.name.lower()}={state.value}" for lane, state in self._states.items())
+
+    def __getitem__(self, lane: Lane) -> LaneState:
+        return self._states[lane]
+
+    def __setitem__(self, lane: Lane, state: LaneState) -> None:
+        self._states[lane] = state
+
+    def is_admitted(self, lane: Lane) -> bool:
+        """True when the handshake of `lane` is done."""
+        return self._states[lane] is LaneState.ADMITTED
+
+    def is_usable(self, lane: Lane) -> bool:
+        """True when `lane` can carry a record."""
+        return self._states[lane] in (LaneState.OPEN, LaneState.ADMITTED)
+
+    def exists(self, lane: Lane) -> bool:
+        """True when there is a physical connection, or an attempt at one, that has to be closed."""
+        return self._states[lane] not in (LaneState.ABSENT, LaneState.GONE)
+
+    @property
+    def both_admitted(self) -> bool:
+        """True when neither lane is missing (LV-27)."""
+        return all(state is LaneState.ADMITTED for state in self._states.values())
+
+    def closing(self, last_word: Lane | None) -> list[CloseLane]:
+        """How to close what exists.
+
+        Args:
+            last_word: the lane on which a final record was just sent: it is given time to leave and the other lane
+                waits for that. None cuts both.
+        """
+        linger = last_word is not None
+        return [
+            CloseLane(lane, linger, after=last_word if lane is not last_word else None)
+            for lane in self._states
+            if self.exists(lane)
+        ]

@@ -19,6 +19,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
+from typing import TypeAlias
 
 import trio
 
@@ -28,9 +29,11 @@ from zlinkpy.location.calls import perform, perform_blocking
 from zlinkpy.location.health import StoreHealth, StoreOperation
 from zlinkpy.location.lease_machine import LeaseEvent, LeaseEventKind, LeaseMachine, LeaseState
 from zlinkpy.location.options import LocationOptions
+from zlinkpy.location.requests import Answer, Request
 from zlinkpy.location.service import Service
 from zlinkpy.location.store import BlockingStore, DedicatedProvider, LocationStore
 
+_Handles: TypeAlias = tuple[BlockingStore, BlockingStore]
 _ANSWERED = frozenset({LeaseEventKind.CLAIMED, LeaseEventKind.RENEWED, LeaseEventKind.RESTORED})
 
 
@@ -191,12 +194,15 @@ class OwnerLease(Service):
             raise ConfigurationError(
                 f"{type(self._store).__name__} offers no dedicated connection for lease renewals; give it dedicated()"
             )
-        handle = self._store.dedicated()
+        whole = self._options.owner_lease_renew_timeout
+        # Two connections, because a connection's timeout is fixed: requests that must leave time for a read-back, and
+        # the others (LO-105).
+        handles = self._store.dedicated(timeout=whole / 2), self._store.dedicated(timeout=whole)
         token = trio.lowlevel.current_trio_token()
         clock = trio.lowlevel.current_clock()
         finished = trio.Event()
         thread = threading.Thread(
-            target=self._thread_main, args=(handle, token, clock, finished), name="zlink-owner-lease", daemon=True
+            target=self._thread_main, args=(handles, token, clock, finished), name="zlink-owner-lease", daemon=True
         )
         thread.start()
         with trio.CancelScope(shield=True):
@@ -204,17 +210,18 @@ class OwnerLease(Service):
         thread.join()
 
     def _thread_main(
-        self, handle: BlockingStore, token: trio.lowlevel.TrioToken, clock: trio.abc.Clock, finished: trio.Event
+        self, handles: _Handles, token: trio.lowlevel.TrioToken, clock: trio.abc.Clock, finished: trio.Event
     ) -> None:
         try:
-            self._rounds_on_thread(handle, token, clock)
+            self._rounds_on_thread(handles, token, clock)
         except BaseException as crash:  # noqa: BLE001 - carried over to the loop, which raises it
             self._crash = crash
         finally:
-            handle.close()
+            for handle in handles:
+                handle.close()
             token.run_sync_soon(finished.set)
 
-    def _rounds_on_thread(self, handle: BlockingStore, token: trio.lowlevel.TrioToken, clock: trio.abc.Clock) -> None:
+    def _rounds_on_thread(self, handles: _Handles, token: trio.lowlevel.TrioToken, clock: trio.abc.Clock) -> None:
         machine = self._machine
         while not self._stop.is_set() and (due := machine.next_deadline()) is not None:
             request = machine.poll(clock.current_time())
@@ -222,7 +229,7 @@ class OwnerLease(Service):
                 self._stop.wait(max(0.0, clock.deadline_to_sleep_time(due)))
                 continue
             while request is not None:
-                answer = perform_blocking(handle, request)
+                answer = self._ask(handles, request)
                 if self._stop.is_set():
                     machine.stop()
                 request = machine.settle(answer, clock.current_time())
@@ -230,8 +237,13 @@ class OwnerLease(Service):
         machine.stop()
         request = machine.release(clock.current_time())
         while request is not None:
-            request = machine.settle(perform_blocking(handle, request), clock.current_time())
+            request = machine.settle(self._ask(handles, request), clock.current_time())
         token.run_sync_soon(self._announce, machine.take_events())
+
+    def _ask(self, handles: _Handles, request: Request) -> Answer:
+        quick, patient = handles
+        short = request.timeout <= self._options.owner_lease_renew_timeout / 2
+        return perform_blocking(quick if short else patient, request)
 
     # Telling.
 

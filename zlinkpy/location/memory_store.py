@@ -130,8 +130,11 @@ class MemoryStore:
         self._closed = True
         await trio.lowlevel.checkpoint()
 
-    def dedicated(self) -> BlockingStore:
-        """A handle for a plain thread. On the trio thread, so that the default clock is known before the first call."""
+    def dedicated(self, *, timeout: float | None = None) -> BlockingStore:
+        """A handle for a plain thread. On the trio thread, so that the default clock is known before the first call.
+
+        Nothing here waits except for a planned fault, which takes as long as it was planned for: `timeout` is unused.
+        """
         self._bind_clock()
         return _MemoryHandle(self)
 

@@ -167,9 +167,9 @@ class RedisStore:
                 await self._quiet.wait()
             await trio.to_thread.run_sync(self._session.close)
 
-    def dedicated(self) -> BlockingStore:
-        """A handle with one connection, for a plain thread."""
-        session = RedisSession(self._target, self._identity, size=1, timeout=self._timeout)
+    def dedicated(self, *, timeout: float | None = None) -> BlockingStore:
+        """A handle with one connection, for a plain thread; `timeout` seconds bound each of its socket operations."""
+        session = RedisSession(self._target, self._identity, size=1, timeout=timeout or self._timeout)
         return RedisHandle(session, self._layout, self._entropy)
 
     @contextmanager

@@ -198,6 +198,9 @@ class DedicatedProvider(Protocol):
     (LO-011).
     """
 
-    def dedicated(self) -> BlockingStore:
-        """A new handle. Call it on the trio thread; close it before the store is closed."""
+    def dedicated(self, *, timeout: float | None = None) -> BlockingStore:
+        """A new handle whose calls give up after `timeout` seconds (None: as the store's own do).
+
+        Call it on the trio thread; close it before the store is closed.
+        """
         ...

@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -24,15 +25,19 @@ _failed: list[str] = []
 def pytest_configure() -> None:
     root = Path(os.environ[ROOT_VARIABLE])
     for name in ("zlinkpy", "tests"):
-        found = Path(importlib.import_module(name).__path__[0])
+        found = Path(_imported(name).__path__[0])
         if found != root / name:
             raise pytest.UsageError(f"mutants: {name} comes from {found}, not from the copy in {root}")
     module = os.environ.get(MODULE_VARIABLE)
     if module:
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            raise pytest.UsageError(f"mutants: {module} does not import: {error!r}") from error
+        _imported(module)
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise pytest.UsageError(f"mutants: {name} does not import: {error!r}") from error
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -11,10 +11,8 @@ runs in the directory and binds a relative name; `connectable_path` gives client
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zlinkpy.errors import ConfigurationError
+from zlinkpy.location.embedded_supervisor import answers
 
 SOCKET_NAME = "valkey.sock"
 DATA_NAME = "data"
@@ -95,18 +94,6 @@ class SocketName:
             os.close(descriptor)
 
 
-def is_answering(path: str, *, timeout: float = 1.0) -> bool:
-    """True when a server behind the socket answers PING (not while it still loads its data)."""
-    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
-        probe.settimeout(timeout)
-        try:
-            probe.connect(path)
-            probe.sendall(b"PING\r\n")
-            return probe.recv(64).startswith(b"+PONG")
-        except OSError:
-            return False
-
-
 class EmbeddedServer:
     """A server that the caller starts, pauses, kills and restarts; what tests and `zlink store` build on.
 
@@ -157,7 +144,7 @@ class EmbeddedServer:
         )
         pause = threading.Event()
         for _ in range(int(timeout / _POLL_SECONDS)):
-            if is_answering(self.socket_path):
+            if answers(self.socket_path):
                 return
             if self._process.poll() is not None:
                 break

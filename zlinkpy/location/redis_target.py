@@ -173,7 +173,7 @@ class SentinelPools:
         self._sentinel = sentinel_class(
             list(target.sentinels), sentinel_kwargs={**carried_options(target.sentinel_options), **own}
         )
-        self._pool = pool_class(
+        self._pool: Pool = pool_class(
             target.service,
             self._sentinel,
             is_master=True,
@@ -309,7 +309,8 @@ def target_of_client(client: redis.Redis | RedisCluster) -> ServerTarget | Senti
     if isinstance(client, RedisCluster):
         nodes = tuple((str(node.host), int(node.port)) for node in client.nodes_manager.startup_nodes.values())
         options = client.nodes_manager.connection_kwargs
-        return ClusterTarget(cluster_label(nodes), nodes, options, tls=bool(options.get("ssl")))
+        tls = bool(options.get("ssl"))
+        return ClusterTarget(cluster_label(nodes, tls=tls), nodes, options, tls=tls)
     pool = client.connection_pool
     options = pool.connection_kwargs
     if isinstance(pool, SentinelConnectionPool):
@@ -319,7 +320,7 @@ def target_of_client(client: redis.Redis | RedisCluster) -> ServerTarget | Senti
             for at in (sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels)
         )
         tls = issubclass(pool.connection_class, SSLConnection)
-        label = sentinel_label(places, pool.service_name)
+        label = sentinel_label(places, pool.service_name, tls=tls)
         return SentinelTarget(label, pool.service_name, places, options, manager.sentinel_kwargs, tls=tls)
     kind = pool.connection_class
     plain = (
@@ -338,15 +339,15 @@ def server_label(kind: type, options: Options) -> str:
     return f"{scheme}://{options.get('host', 'localhost')}:{options.get('port', 6379)}"
 
 
-def sentinel_label(places: tuple[tuple[str, int], ...], service: str) -> str:
+def sentinel_label(places: tuple[tuple[str, int], ...], service: str, *, tls: bool) -> str:
     """``redis+sentinel://host:port,host:port/service``."""
-    return f"redis+sentinel://{_places(places)}/{service}"
+    return f"{'rediss' if tls else 'redis'}+sentinel://{_places(places)}/{service}"
 
 
-def cluster_label(places: tuple[tuple[str, int], ...]) -> str:
+def cluster_label(places: tuple[tuple[str, int], ...], *, tls: bool) -> str:
     """``redis+cluster://host:port,host:port``."""
-    return f"redis+cluster://{_places(places)}"
+    return f"{'rediss' if tls else 'redis'}+cluster://{_places(places)}"
 
 
 def _places(places: tuple[tuple[str, int], ...]) -> str:
-    return ",".join(f"{host}:{port}" for host, port in places)
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in places)

@@ -277,6 +277,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CatalogueError, RunError) as error:
         print(error)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing is left behind")
+        return 130
     alive = [verdict for verdict in verdicts if not verdict.killed]
     print(f"{len(verdicts) - len(alive)} of {len(verdicts)} mutants killed")
     for verdict in alive:

@@ -261,16 +261,15 @@ class OwnerLease(Service):
 
     async def _announce_expiry(self) -> None:
         """Say that the own deadline passed, once per deadline. `is_valid` needs nobody to say so; waiting code does."""
+        announced: float | None = None
         while True:
             deadline = self._machine.own_deadline
-            if deadline is None:
+            if deadline is None or deadline == announced:
                 await self._changed.wait()
                 continue
-            with trio.move_on_after(max(0.0, deadline - trio.current_time())):
+            with trio.move_on_at(deadline):
                 await self._changed.wait()
-                continue
-            if self._machine.own_deadline == deadline:
-                self._announce(
-                    [LeaseEvent(LeaseEventKind.EXPIRED, trio.current_time(), deadline, "not renewed in time")]
-                )
-                await self._changed.wait()
+            now = trio.current_time()
+            if self._machine.own_deadline == deadline and now >= deadline:
+                announced = deadline
+                self._announce([LeaseEvent(LeaseEventKind.EXPIRED, now, deadline, "not renewed in time")])

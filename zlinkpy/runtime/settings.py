@@ -27,6 +27,7 @@ from zlinkpy.errors import ConfigurationError
 from zlinkpy.execution import MAX_JOBS, JobQueueOptions, JobQueueProfile
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.runtime.setting_sources import (
+    ENVIRONMENT_PREFIX,
     Entry,
     environment_entries,
     file_entries,
@@ -132,9 +133,9 @@ class Settings:
     """
 
     location_store: str | None = _setting(Text("a store URL such as redis://localhost"), "URL of the Location Store.")
-    application_version: int | None = _setting(Whole(0, 2**31 - 1), "Version of the application, for rolling updates.")
+    application_version: int | None = _setting(Whole(0, 2**63 - 1), "Version of the application, for rolling updates.")
     default_request_timeout: float | None = _setting(TIMEOUT, "Timeout of requests that name none.")
-    shutdown_deadline: float | None = _setting(POSITIVE, "How long a shutdown lets accepted work finish.")
+    shutdown_deadline: float | None = _setting(TIMEOUT, "How long a shutdown lets accepted work finish.")
     job_queue: JobQueueSettings = field(factory=JobQueueSettings)
     location: LocationSettings = field(factory=LocationSettings)
     log: LogSettings = field(factory=LogSettings)
@@ -249,9 +250,9 @@ def _read(entry: Entry) -> Any:
 
 def _unknown(entry: Entry) -> str:
     if entry.origin.startswith("environment"):
-        parts = entry.key.split("_")
-        meshes = ["_".join(parts[2:end]) for end in range(3, len(parts))] or ["<NAME>"]
-        known = {setting.variable.replace("<NAME>", mesh) for setting in setting_keys() for mesh in meshes}
+        # Where the mesh's name ends is not known, so this takes the usual case: one word.
+        mesh = entry.key.removeprefix(f"{ENVIRONMENT_PREFIX}MESH_").partition("_")[0]
+        known = {setting.variable.replace("<NAME>", mesh) for setting in setting_keys()}
     else:
         mesh = entry.path[1] if entry.path[0] == "mesh" and len(entry.path) > 1 else "<name>"
         known = {setting.key.replace("<name>", mesh) for setting in setting_keys()}

@@ -7,14 +7,8 @@ nothing is sent and the lanes are cut.
 
 from __future__ import annotations
 
-from zlinkpy.errors import ProtocolError
 from zlinkpy.link.failure import FailureReason
 from zlinkpy.wire import Close, CloseReason, RejectReason
-
-# Limits of the two texts of `close 4` in bytes of UTF-8 (wire.md §2). The sender of a malformed record gets a clipped
-# text, never an encoding error of ours on top.
-_FIELD_SIZE = 255
-_PROBLEM_SIZE = 256
 
 # The element that says what changed, for each way in which an admitted peer can turn into another one (LV-121).
 _ELEMENT = {
@@ -22,12 +16,6 @@ _ELEMENT = {
     RejectReason.SECURITY_IDENTITY_MISMATCH: "body.admission.securityIdentity",
     RejectReason.LIFECYCLE_GENERATION_STALE: "body.admission.lifecycleGeneration",
 }
-
-
-def close_for_violation(error: ProtocolError) -> Close:
-    """`close 4` naming the field that broke the format (LV-178)."""
-    field = error.field or "record"
-    return Close(CloseReason.PROTOCOL_ERROR, _clip(field, _FIELD_SIZE), _clip(error.problem, _PROBLEM_SIZE))
 
 
 def close_for_changed_identity(mismatch: RejectReason) -> Close:
@@ -44,8 +32,3 @@ def close_for_failure(reason: FailureReason) -> Close | None:
             return Close(CloseReason.REPLACED)
         case _:
             return Close(CloseReason.ORDERLY)
-
-
-def _clip(text: str, size: int) -> str:
-    """At most `size` bytes of UTF-8, cut between characters, without NUL or anything unencodable."""
-    return text.replace("\0", "").encode(errors="replace")[:size].decode(errors="ignore")

@@ -64,7 +64,7 @@ from zlinkpy.link.actions import (
 from zlinkpy.link.admission import Expectation, RevisionGuard, check_admission, identity_change
 from zlinkpy.link.constants import DIAL_DEADLINE
 from zlinkpy.link.failure import Failure, FailureReason, reason_of_close, reason_of_reject
-from zlinkpy.link.farewell import close_for_changed_identity, close_for_failure, close_for_violation
+from zlinkpy.link.farewell import close_for_changed_identity, close_for_failure
 from zlinkpy.link.lanes import Lanes, LaneState
 from zlinkpy.link.liveness import Expired, ProbeLiveness, SendProbe
 from zlinkpy.wire import (
@@ -82,6 +82,7 @@ from zlinkpy.wire import (
     RouteMeshAdmission,
     RuntimeState,
     Update,
+    close_for,
 )
 
 
@@ -538,7 +539,7 @@ class Pair:
         return self._end(Failure(reason_of_reject(mismatch), text, now), parting=parting)
 
     def _violation(self, error: ProtocolError, now: float) -> list[Action]:
-        parting = close_for_violation(error)
+        parting = close_for(error)
         text = f"{parting.field}: {parting.problem}"
         return self._end(Failure(FailureReason.PROTOCOL_ERROR, text, now), parting=parting)
 

@@ -227,7 +227,7 @@ def machine_paths(text: str) -> list[str]:
     return re.findall(r"(?<![\w.$}~-])/(?:home|Users)/\w+|(?<![\w.$}~-])/(?:work|root|tmp)/\w+", text)
 
 
-UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX)\b")
+UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME)\b")
 INDEX_HOSTS = re.compile(r"\bpypi\.org|pythonhosted\.org", re.IGNORECASE)
 
 

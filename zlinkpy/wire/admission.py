@@ -6,7 +6,7 @@ decided by the link, which can still answer with a reject: a protocol error coul
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from attrs import field, frozen
 
@@ -49,7 +49,7 @@ class Ext:
 class RouteMeshAdmission:
     """A mesh node's self-description. `channels` are the Server-role channels, ascending by name."""
 
-    topology: Annotated[int, Const(1)] = field(init=False, default=1)
+    topology: ClassVar[Annotated[int, Const(1)]] = 1
     mesh_name: Text
     node_rid: Rid
     security_identity: Text
@@ -64,10 +64,10 @@ class RouteMeshAdmission:
 class ClientAdmission:
     """What a ClientServer client says of itself."""
 
-    topology: Annotated[int, Const(2)] = field(init=False, default=2)
-    role: Annotated[int, Const(1)] = field(init=False, default=1)
+    topology: ClassVar[Annotated[int, Const(2)]] = 2
+    role: ClassVar[Annotated[int, Const(1)]] = 1
     channel_name: Text
-    direction: Annotated[int, Const(1)] = field(init=False, default=1)
+    direction: ClassVar[Annotated[int, Const(1)]] = 1
     security_identity: Text
     max_message_bytes: MaxMessageBytes
 
@@ -76,10 +76,10 @@ class ClientAdmission:
 class ServerAdmission:
     """What a ClientServer server says of itself."""
 
-    topology: Annotated[int, Const(2)] = field(init=False, default=2)
-    role: Annotated[int, Const(2)] = field(init=False, default=2)
+    topology: ClassVar[Annotated[int, Const(2)]] = 2
+    role: ClassVar[Annotated[int, Const(2)]] = 2
     channel_name: Text
-    direction: Annotated[int, Const(1)] = field(init=False, default=1)
+    direction: ClassVar[Annotated[int, Const(1)]] = 1
     server_rid: Rid
     lifecycle_generation: Gen
     descriptor_revision: Gen

@@ -8,11 +8,12 @@ directions and by both the generated and the explaining pass.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
-from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
 import attrs
 
@@ -228,7 +229,7 @@ class By(WireType):
 
 
 class Struct(WireType):
-    """The layout of one attrs class.
+    """The layout of one attrs class: its annotations in order, constant elements being class variables.
 
     `narrowed` replaces the type of an attribute (None: the element does not exist) where a record has another body on
     another topology.
@@ -243,14 +244,14 @@ class Struct(WireType):
         self.fields: list[tuple[str, WireType]] = []
         self.conditional = 0
         self.when: tuple[int, ...] = ()
-        for attribute in attrs.fields(cls):
-            name = attribute.name
+        own = attrs.fields_dict(cls)
+        for name in inspect.get_annotations(cls):
             if name in self.absent:
                 continue
             self.fields.append((name, narrowed.get(name) or type_of(hints[name])))
-            if "present_if" in attribute.metadata:
+            if name in own and "present_if" in own[name].metadata:
                 self.conditional += 1
-                self.when = attribute.metadata["present_if"]
+                self.when = own[name].metadata["present_if"]
         self.checked = issubclass(cls, Checked)
         self.constants = tuple(t.value for _, t in self.fields if isinstance(t, Const))
 
@@ -515,6 +516,8 @@ def struct_of(cls: type[Any]) -> Struct:
 
 def type_of(hint: Any) -> WireType:
     """The wire type an annotation stands for."""
+    if get_origin(hint) is ClassVar:
+        return type_of(get_args(hint)[0])
     if get_origin(hint) is Annotated:
         return next(extra for extra in get_args(hint)[1:] if isinstance(extra, WireType))
     if get_origin(hint) in (Union, types.UnionType):

@@ -85,15 +85,50 @@ def encode_metadata(entries: Mapping[str, str] | Iterable[tuple[str, str]]) -> b
         ValueError: naming the entry, when a limit is exceeded.
     """
     found = dict(entries)
-    _flat(found, "metadata")
-    return _packed(found)
+    flat: list[str] = []
+    for key, value in found.items():
+        if not _plain(key, value):
+            flat = _flat(found, "metadata")
+            break
+        flat += (key, value)
+    packed: bytes = msgpack.packb((_VERSION, flat))
+    if len(packed) > METADATA_FRAME_MAX or len(found) > METADATA_ENTRIES_MAX:
+        _flat(found, "metadata")
+    return packed
+
+
+def _plain(key: Any, value: Any) -> bool:
+    """Whether an entry is acceptable at a glance; the frame's own limit covers the length of the value."""
+    return (
+        type(key) is str
+        and type(value) is str
+        and 0 < len(key) <= TEXT_MAX // 4
+        and "\0" not in key
+        and "\0" not in value
+    )
 
 
 def decode_metadata(frame: bytes) -> Mapping[str, str]:
     """The read-only mapping in a metadata frame. Raises ProtocolError with `field` at or below ``metadata``."""
     if len(frame) > METADATA_FRAME_MAX:
         violation("metadata", f"is {len(frame)} bytes long, at most {METADATA_FRAME_MAX} are allowed")
-    return parse_checked(frame, "metadata", _checked_frame)
+    return parse_checked(frame, "metadata", _glanced_frame)
+
+
+def _glanced_frame(node: Any) -> Mapping[str, str]:
+    """The usual frame without a path for each of its texts; anything else is left to the rules proper."""
+    if (
+        type(node) is tuple
+        and len(node) == 2
+        and type(node[0]) is int
+        and node[0] == _VERSION
+        and type(node[1]) is tuple
+    ):
+        flat = node[1]
+        found = dict(zip(flat[::2], flat[1::2], strict=False))
+        if 2 * len(found) == len(flat) <= 2 * METADATA_ENTRIES_MAX and all(map(_plain, found, found.values())):
+            return MappingProxyType(found)
+    return _checked_frame(node)
 
 
 def _checked_frame(node: Any) -> Mapping[str, str]:

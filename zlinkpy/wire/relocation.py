@@ -7,9 +7,9 @@ of its class: a coordinator (role 3) sends none of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from attrs import field, frozen
+from attrs import frozen
 
 from zlinkpy.wire.composite import Arr, By, Fault, Opt, struct_of
 from zlinkpy.wire.enums import (
@@ -42,10 +42,8 @@ from zlinkpy.wire.structures import (
     SpotFence,
 )
 
-_SOURCE = int(Role.SOURCE)
-_TARGET = int(Role.TARGET)
-SourceRole = Annotated[int, Const(_SOURCE)]
-TargetRole = Annotated[int, Const(_TARGET)]
+SourceRole = Annotated[Role, Const(Role.SOURCE)]
+TargetRole = Annotated[Role, Const(Role.TARGET)]
 
 
 @frozen
@@ -138,7 +136,7 @@ class RelocationReady:
     attempt: Gen
     coordinator: Coordinator
     object: ObjectId
-    role: TargetRole = field(init=False, default=_TARGET)
+    role: ClassVar[TargetRole] = Role.TARGET
     target: RelocationTarget
     step: RelocationStep
     receive_chunk_limit: U32 | None
@@ -157,7 +155,7 @@ class RelocationData:
     attempt: Gen
     coordinator: Coordinator
     object: ObjectId
-    role: SourceRole = field(init=False, default=_SOURCE)
+    role: ClassVar[SourceRole] = Role.SOURCE
     position: Ord
     record: FrozenRecord
 
@@ -170,7 +168,7 @@ class RelocationCutover:
     attempt: Gen
     coordinator: Coordinator
     object: ObjectId
-    role: SourceRole = field(init=False, default=_SOURCE)
+    role: ClassVar[SourceRole] = Role.SOURCE
     count: Ord
     crc32c: U32
 
@@ -183,7 +181,7 @@ class RelocationPrepare:
     attempt: Gen
     coordinator: Coordinator
     object: ObjectId
-    role: SourceRole = field(init=False, default=_SOURCE)
+    role: ClassVar[SourceRole] = Role.SOURCE
     step: RelocationStep
     target: RelocationTarget
     source: NodeRef
@@ -206,7 +204,7 @@ class SessionRelocationSeal:
     relocation_id: RelId
     attempt: Gen
     coordinator: Coordinator
-    role: SourceRole = field(init=False, default=_SOURCE)
+    role: ClassVar[SourceRole] = Role.SOURCE
     fence: ActorFence
     session_owner: SessionOwner
     binding_generation: Gen
@@ -251,7 +249,7 @@ class RelocationState:
     attempt: Gen
     coordinator: Coordinator
     object: ObjectId
-    role: SourceRole = field(init=False, default=_SOURCE)
+    role: ClassVar[SourceRole] = Role.SOURCE
     ordinal: U32
     data: Annotated[bytes, Bin("bin 1..64 MiB", 1, STATE_CHUNK_MAX)]
 
@@ -264,7 +262,7 @@ class RelocationFailed:
     attempt: Gen
     coordinator: Coordinator
     object: ObjectId
-    role: TargetRole = field(init=False, default=_TARGET)
+    role: ClassVar[TargetRole] = Role.TARGET
     target: RelocationTarget
     code: RelocationFailureCode
 

@@ -5,9 +5,9 @@ References, fences and coordinates are values compared for equality; nothing her
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from attrs import field, frozen
+from attrs import frozen
 
 from zlinkpy.wire.enums import FlowOrigin, ObjectKind, RelayCause
 from zlinkpy.wire.limits import HOP_MAX, PARTS_MAX, U32_MAX
@@ -188,7 +188,7 @@ class MoveList:
 class ReadyRoute:
     """An Instance Spot that has an owner."""
 
-    tag: Annotated[int, Const(1)] = field(init=False, default=1)
+    tag: ClassVar[Annotated[int, Const(1)]] = 1
     target_node_rid: Rid
     target_node_generation: Gen
     spot_id: Text
@@ -199,7 +199,7 @@ class ReadyRoute:
 class ColdRoute:
     """An Instance Spot that the addressed node is asked to activate; nobody owns it yet, so there is no fence."""
 
-    tag: Annotated[int, Const(2)] = field(init=False, default=2)
+    tag: ClassVar[Annotated[int, Const(2)]] = 2
     target_node_rid: Rid
     target_node_generation: Gen
     spot_id: Text
@@ -213,13 +213,13 @@ Route = ReadyRoute | ColdRoute
 
 @frozen
 class ActiveBinding:
-    tag: Annotated[int, Const(1)] = field(init=False, default=1)
+    tag: ClassVar[Annotated[int, Const(1)]] = 1
     binding_generation: Gen
 
 
 @frozen
 class RetiredBinding:
-    tag: Annotated[int, Const(2)] = field(init=False, default=2)
+    tag: ClassVar[Annotated[int, Const(2)]] = 2
     retired_binding_generation: Gen
 
 
@@ -230,7 +230,7 @@ Binding = ActiveBinding | RetiredBinding
 class CommitRoute:
     """A session's route after its Actor moved."""
 
-    tag: Annotated[int, Const(1)] = field(init=False, default=1)
+    tag: ClassVar[Annotated[int, Const(1)]] = 1
     previous_authority_owner_generation: Gen
     authority_owner_generation: Gen
     mesh_name: Text
@@ -243,7 +243,7 @@ class CommitRoute:
 class AbortRoute:
     """The Actor stays where it was."""
 
-    tag: Annotated[int, Const(2)] = field(init=False, default=2)
+    tag: ClassVar[Annotated[int, Const(2)]] = 2
     authority_owner_generation: Gen
 
 
@@ -254,7 +254,7 @@ RouteUpdate = CommitRoute | AbortRoute
 class DirectRelay:
     """A reply of work that never moved but cannot go back the direct way."""
 
-    tag: Annotated[int, Const(1)] = field(init=False, default=1)
+    tag: ClassVar[Annotated[int, Const(1)]] = 1
     cause: RelayCause
     authority: AuthorityFence
 
@@ -263,7 +263,7 @@ class DirectRelay:
 class RelocatedRelay:
     """A reply of work that was frozen into a relocation."""
 
-    tag: Annotated[int, Const(2)] = field(init=False, default=2)
+    tag: ClassVar[Annotated[int, Const(2)]] = 2
     relocation_id: RelId
     attempt: Gen
     coordinator: Coordinator
@@ -278,7 +278,7 @@ RelayContext = DirectRelay | RelocatedRelay
 class NodeSource:
     """Where a piece of work came from: a node."""
 
-    tag: Annotated[int, Const(1)] = field(init=False, default=1)
+    tag: ClassVar[Annotated[int, Const(1)]] = 1
     node_rid: Rid
     node_generation: Gen
     owner_id: Text
@@ -287,7 +287,7 @@ class NodeSource:
 
 @frozen
 class SpotSource:
-    tag: Annotated[int, Const(2)] = field(init=False, default=2)
+    tag: ClassVar[Annotated[int, Const(2)]] = 2
     node_rid: Rid
     node_generation: Gen
     owner_id: Text
@@ -297,7 +297,7 @@ class SpotSource:
 
 @frozen
 class ActorSource:
-    tag: Annotated[int, Const(3)] = field(init=False, default=3)
+    tag: ClassVar[Annotated[int, Const(3)]] = 3
     node_rid: Rid
     node_generation: Gen
     owner_id: Text
@@ -307,7 +307,7 @@ class ActorSource:
 
 @frozen
 class SessionSource:
-    tag: Annotated[int, Const(4)] = field(init=False, default=4)
+    tag: ClassVar[Annotated[int, Const(4)]] = 4
     node_rid: Rid
     node_generation: Gen
     owner_id: Text

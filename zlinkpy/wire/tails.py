@@ -6,7 +6,7 @@ parses it with the command it sent. A tail of another shape is the peer's protoc
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from attrs import field, frozen
 
@@ -32,7 +32,7 @@ class ActorLocation:
 class JoinAccepted:
     """Answer to `ActorJoin`: the Actor is a member."""
 
-    tag: Annotated[int, Const(0)] = field(init=False, default=0)
+    tag: ClassVar[Annotated[int, Const(0)]] = 0
     spot: SpotRef
     membership_epoch: Gen
     receive_chunk_limit: U32
@@ -42,7 +42,7 @@ class JoinAccepted:
 class JoinRejected:
     """Answer to `ActorJoin`: refused; `spot` is where the Actor is a member instead, if anywhere."""
 
-    tag: Annotated[int, Const(1)] = field(init=False, default=1)
+    tag: ClassVar[Annotated[int, Const(1)]] = 1
     spot: SpotRef | None
 
 

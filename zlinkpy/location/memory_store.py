@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
@@ -105,6 +106,7 @@ class MemoryStore:
         self._rows: dict[bytes, _Row] = {}
         self._keys: list[bytes] = []
         self._sequence = 0
+        self._expiries: list[tuple[int, bytes]] = []
         self._snapshots: dict[str, _Snapshot] = {}
         self._faults: list[Fault] = []
         self._closed = False
@@ -141,12 +143,12 @@ class MemoryStore:
     # What tests do to it.
 
     def flush(self) -> None:
-        """Forget every row, snapshot and the sequence, as FLUSHALL does."""
+        """Forget every row and snapshot. The sequence goes on: no version may come back (LO-033)."""
         with self._lock:
             self._rows.clear()
             self._keys.clear()
+            self._expiries.clear()
             self._snapshots.clear()
-            self._sequence = 0
 
     def reopen(self) -> None:
         """Undo `aclose`."""
@@ -248,6 +250,7 @@ class MemoryStore:
         now = self._now()
         if not all(_holds(condition, self._live(condition.key, now)) for condition in batch.conditions):
             return Conflict(now)
+        self._remove_expired(now)
         versions: dict[bytes, str] = {}
         for mutation in batch.mutations:
             match mutation:
@@ -256,11 +259,25 @@ class MemoryStore:
                     versions[key] = str(self._sequence)
                     if key not in self._rows:
                         insort(self._keys, key)
-                    self._rows[key] = _Row(value, versions[key], None if retention is None else now + retention)
+                    expires_at = None if retention is None else now + retention
+                    self._rows[key] = _Row(value, versions[key], expires_at)
+                    if expires_at is not None:
+                        heappush(self._expiries, (expires_at, key))
                 case Delete(key):
-                    if self._rows.pop(key, None) is not None:
-                        del self._keys[bisect_left(self._keys, key)]
+                    self._remove(key)
         return Applied(MappingProxyType(versions), now)
+
+    def _remove(self, key: bytes) -> None:
+        if self._rows.pop(key, None) is not None:
+            del self._keys[bisect_left(self._keys, key)]
+
+    def _remove_expired(self, now: int) -> None:
+        """Free what expired a minute ago; until then a clock that is set back still finds it, as with Redis."""
+        while self._expiries and self._expiries[0][0] + SNAPSHOT_LIFE_MS <= now:
+            expires_at, key = heappop(self._expiries)
+            row = self._rows.get(key)
+            if row is not None and row.expires_at == expires_at:
+                self._remove(key)
 
     def _scan(self, prefix: bytes, cursor: str | None, limit: int) -> Page | Expired:
         now = self._now()

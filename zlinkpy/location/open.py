@@ -89,7 +89,7 @@ def _target(url: str) -> RedisTarget | None:
 
 def _server(parts: SplitResult) -> RedisTarget:
     parse: Any = parse_url  # not typed
-    options: dict[str, Any] = parse(parts.geturl())
+    options: dict[str, Any] = parse(f"{parts.scheme}://{parts.netloc}{parts.path}?{parts.query}")
     kind: type[Connection | UnixDomainSocketConnection] = options.pop("connection_class", Connection)
     if kind is UnixDomainSocketConnection:
         if not options.get("path"):

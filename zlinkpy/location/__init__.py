@@ -14,8 +14,11 @@ from zlinkpy.location.discovery_machine import Candidate, Snapshot
 from zlinkpy.location.health import OperationHealth, StoreHealth, StoreOperation
 from zlinkpy.location.lease import LeaseDriver, OwnerLease
 from zlinkpy.location.lease_machine import LeaseEvent, LeaseEventKind, LeaseState
+from zlinkpy.location.open import open_store
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.location.publisher import DescriptorPublisher
+from zlinkpy.location.service import Service
+from zlinkpy.location.store import LocationStore, StoreCorruption, StoreFailure
 
 __all__ = [
     "Candidate",
@@ -27,6 +30,7 @@ __all__ = [
     "LeaseEventKind",
     "LeaseState",
     "LocationOptions",
+    "LocationStore",
     "MeshDiscovery",
     "MeshNodeDescriptor",
     "NodeCapacity",
@@ -34,9 +38,13 @@ __all__ = [
     "OperationHealth",
     "OwnerLease",
     "RelocationPolicy",
+    "Service",
     "Snapshot",
     "SpotTypeUsage",
+    "StoreCorruption",
+    "StoreFailure",
     "StoreHealth",
     "StoreOperation",
     "Usage",
+    "open_store",
 ]

@@ -1,0 +1,37 @@
+"""The composition root: a `Host` is registered, runs, is observed and shuts down."""
+
+from __future__ import annotations
+
+from zlinkpy.mesh import MeshSnapshot, MeshStatus, RawMessage
+from zlinkpy.runtime.host import Host
+from zlinkpy.runtime.registration import Mesh
+from zlinkpy.runtime.running import Runtime
+from zlinkpy.runtime.settings import Settings
+from zlinkpy.runtime.status import (
+    BlockedLoop,
+    HostStatus,
+    Loss,
+    Observed,
+    StoreStatus,
+    TerminationOutcome,
+    TerminationReason,
+    TerminationResult,
+)
+
+__all__ = [
+    "BlockedLoop",
+    "Host",
+    "HostStatus",
+    "Loss",
+    "Mesh",
+    "MeshSnapshot",
+    "MeshStatus",
+    "Observed",
+    "RawMessage",
+    "Runtime",
+    "Settings",
+    "StoreStatus",
+    "TerminationOutcome",
+    "TerminationReason",
+    "TerminationResult",
+]

@@ -1,0 +1,12 @@
+"""Connections that carry whole records: ZeroMQ, and an in-memory twin for simulation."""
+
+from zlinkpy.transport.interface import (
+    Connection,
+    ConnectionClosed,
+    Listener,
+    Sink,
+    Transport,
+    TransportStatistics,
+)
+
+__all__ = ["Connection", "ConnectionClosed", "Listener", "Sink", "Transport", "TransportStatistics"]

@@ -1,0 +1,102 @@
+"""What all meshes of one host share: the clock they wait on, the request table, the liveness owner, the job queue.
+
+There is one of each per host: two timers, two tables or two liveness owners could disagree (LV-05, LV-10).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from zlinkpy.entropy import Entropy
+from zlinkpy.execution import Permits, Pressure, Workers
+from zlinkpy.link import Action, LivenessOwner
+from zlinkpy.mesh.ingress import Ingress
+from zlinkpy.mesh.request_table import RequestTable
+from zlinkpy.mesh.shapes import Shapes
+from zlinkpy.mesh.timer import SharedTimer
+from zlinkpy.messages import Codecs
+from zlinkpy.telemetry import Telemetry
+from zlinkpy.wire import FlowState, RuntimeState
+
+if TYPE_CHECKING:
+    from zlinkpy.mesh.channels import Channel
+    from zlinkpy.mesh.peer_link import PeerLink
+    from zlinkpy.mesh.route_mesh import RouteMesh
+
+
+class _LivenessSource:
+    """The liveness owner on the shared timer."""
+
+    def __init__(self, owner: LivenessOwner[PeerLink, Action]) -> None:
+        self._owner = owner
+
+    def next_deadline(self) -> float | None:
+        return self._owner.next_deadline()
+
+    def tick(self, now: float) -> None:
+        for link, actions in self._owner.tick(now):
+            link.perform(actions)
+
+
+class MeshCore:
+    """The shared parts, and the host's state as peers are told it."""
+
+    def __init__(
+        self,
+        *,
+        entropy: Entropy,
+        telemetry: Telemetry,
+        codecs: Codecs,
+        permits: Permits,
+        workers: Workers,
+    ) -> None:
+        self.entropy = entropy
+        self.telemetry = telemetry
+        self.codecs = codecs
+        self.shapes = Shapes(codecs)
+        self.permits = permits
+        self.workers = workers
+        self.timer = SharedTimer()
+        self.requests = RequestTable(self.timer.touch)
+        self.liveness: LivenessOwner[PeerLink, Action] = LivenessOwner()
+        self.ingress = Ingress(permits, workers)
+        self.meshes: dict[str, RouteMesh] = {}
+        self.channels: dict[str, Channel] = {}
+        self.runtime_state = RuntimeState.PREPARING
+        self.accepting = False
+        """True while this host takes new calls of its own application."""
+        self.taking = False
+        """True while records of peers are taken; outlasts `accepting`, because a peer's last messages are still on
+        their way when it learns that this host is draining."""
+        self.last_taken = 0.0
+        """When the last application record of a peer was taken."""
+        permits.on_pressure = self._pressure_changed
+        self.timer.add(self.requests)
+        self.timer.add(_LivenessSource(self.liveness))
+
+    @property
+    def flow(self) -> FlowState:
+        """What peers are to be told about this host's job queue (wire.md §12)."""
+        return FlowState.PAUSED if self.permits.pressure is Pressure.PAUSED else FlowState.RUNNING
+
+    def _pressure_changed(self, _pressure: Pressure) -> None:
+        for mesh in self.meshes.values():
+            mesh.flow_changed(self.flow)
+
+    def set_state(self, state: RuntimeState, *, accepting: bool, taking: bool) -> None:
+        """Change the host's state and tell every peer at once (LV-123, LV-124)."""
+        self.accepting = accepting
+        self.taking = taking
+        if state is not self.runtime_state:
+            self.runtime_state = state
+            for mesh in self.meshes.values():
+                mesh.content_changed()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the timer and the workers until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.timer.run)
+            await nursery.start(self.workers.run)
+            task_status.started()

@@ -1,0 +1,312 @@
+"""The shell around one `link.Pair`: two physical connections, one peer.
+
+It owns no judgement. Records and closes go into the machine, the machine's actions are performed here, and application
+records pass by it on their way to the mesh. One PeerLink lives as long as one attempt to be connected; a reconnect is a
+new one, so nothing of an old connection (reply routes, probe ids, ready state) can leak into the next (LV-145).
+
+Application records of callers that must wait (peer paused, or send queue full) leave in the order in which the calls
+came; a caller waits holding nothing, and only the first in line is woken (SA-245).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from zlinkpy.errors import ProtocolError, ShuttingDownError, UnavailableError, ZlinkError
+from zlinkpy.link import (
+    Action,
+    Admitted,
+    CloseLane,
+    Dial,
+    Ended,
+    Failure,
+    NotReady,
+    Pair,
+    PairPhase,
+    Ready,
+    RemoteFlow,
+    Send,
+    Updated,
+)
+from zlinkpy.transport import Connection, ConnectionClosed
+from zlinkpy.wire import (
+    ChannelRequest,
+    ChannelSend,
+    FlowState,
+    Lane,
+    NodeRequest,
+    NodeSend,
+    Record,
+    Reply,
+    Topology,
+    decode,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from zlinkpy.mesh.intent import DialIntent
+    from zlinkpy.mesh.request_table import RequestTable
+
+log = logging.getLogger("zlinkpy.mesh")
+
+# How long the final records of a connection that we close (the `close` record behind a backlog) may take to leave.
+CLOSE_LINGER = 1.0
+
+_APPLICATION = frozenset({ChannelRequest, ChannelSend, NodeRequest, NodeSend})
+
+
+class LinkOwner(Protocol):
+    """What a PeerLink tells its mesh."""
+
+    requests: RequestTable
+
+    def now(self) -> float: ...
+    def dial_lane(self, link: PeerLink, lane: Lane) -> Connection: ...
+    def link_admitted(self, link: PeerLink) -> None: ...
+    def link_ready(self, link: PeerLink) -> None: ...
+    def link_not_ready(self, link: PeerLink, failure: Failure) -> None: ...
+    def link_updated(self, link: PeerLink) -> None: ...
+    def link_ended(self, link: PeerLink, ended: Ended) -> None: ...
+    def lane_closed(self, link: PeerLink) -> None: ...
+    def deadline_moved(self, link: PeerLink) -> None: ...
+    def application_record(self, link: PeerLink, connection: Connection, record: Record, now: float) -> None: ...
+    def first_record(self, sink: LaneSink, connection: Connection, frames: list[bytes]) -> None: ...
+    def unadmitted_closed(self, sink: LaneSink) -> None: ...
+    @property
+    def shutting_down(self) -> bool: ...
+
+
+class LaneSink:
+    """One physical connection's owner. An accepted connection has no link until its `hello` was read."""
+
+    __slots__ = ("connection", "lane", "link", "mesh")
+
+    def __init__(self, mesh: LinkOwner, link: PeerLink | None, lane: Lane) -> None:
+        self.mesh = mesh
+        self.link = link
+        self.lane = lane
+        self.connection: Connection | None = None
+
+    def opened(self, connection: Connection) -> None:
+        self.connection = connection
+        if self.link is not None:
+            self.link.perform(self.link.pair.opened(self.lane, self.mesh.now()))
+
+    def received(self, connection: Connection, frames: list[bytes]) -> None:
+        link = self.link
+        if link is None:
+            self.mesh.first_record(self, connection, frames)
+            return
+        try:
+            record = decode(frames, topology=Topology.ROUTE_MESH, lane=self.lane)
+        except ProtocolError as error:
+            link.violated(self.lane, error)
+            return
+        command = record.command
+        kind = type(command)
+        if kind is Reply:
+            if link.admitted:
+                self.mesh.requests.reply(link, command, record.parts)
+            else:
+                link.violated(
+                    self.lane, ProtocolError("reply on a connection that is not admitted", field="prefix.command")
+                )
+        elif kind in _APPLICATION:
+            now = self.mesh.now()
+            if link.admitted:
+                link.pair.last_receive = now
+                self.mesh.application_record(link, connection, record, now)
+            else:
+                link.perform(link.pair.touch(now, self.lane))
+        else:
+            link.perform(link.pair.receive(self.lane, command, self.mesh.now()))
+
+    def closed(self, connection: Connection, cause: str) -> None:
+        link = self.link
+        if link is None:
+            self.mesh.unadmitted_closed(self)
+            return
+        link.open_lanes -= 1
+        self.mesh.lane_closed(link)
+        link.perform(link.pair.lost(self.lane, cause, self.mesh.now()))
+
+
+class PeerLink:
+    """One attempt to be connected with one peer, from the first dial or `hello` to its end."""
+
+    def __init__(self, mesh: LinkOwner, pair: Pair, *, endpoint: str, dialler: bool) -> None:
+        self.mesh = mesh
+        self.pair = pair
+        self.endpoint = endpoint
+        self.dialler = dialler
+        self.lanes: dict[Lane, Connection] = {}
+        self.intent: DialIntent | None = None
+        """The intent that dialled, None on the accepting side."""
+        self.rid: str | None = None
+        self.admitted = False
+        self.ended = False
+        self.open_lanes = 0
+        """Physical connections of this link whose close has not been observed."""
+        self._application: Connection | None = None
+        self._completion: Connection | None = None
+        self._paused = False
+        self._waiting: deque[trio.Event] = deque()
+
+    def __repr__(self) -> str:
+        return f"<PeerLink {self.rid or self.endpoint} {self.pair.phase.value} waiting={len(self._waiting)}>"
+
+    # -- events in ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Dial (dialler only)."""
+        self.perform(self.pair.start(self.mesh.now()))
+
+    def adopt(self, sink: LaneSink, lane: Lane, connection: Connection) -> None:
+        """Take over an accepted connection whose `hello` named this link."""
+        sink.link, sink.lane = self, lane
+        self._connected(lane, connection)
+
+    def _connected(self, lane: Lane, connection: Connection) -> None:
+        self.lanes[lane] = connection
+        self.open_lanes += 1
+        if lane is Lane.APPLICATION:
+            self._application = connection
+        else:
+            self._completion = connection
+
+    def violated(self, lane: Lane, error: ProtocolError) -> None:
+        """The peer broke the wire format on `lane`: this peer's connection ends, no other is touched (LV [D7])."""
+        log.warning("closing the connection with %s: it sent a malformed record (%s)", self.rid or self.endpoint, error)
+        self.perform(self.pair.violated(lane, error, self.mesh.now()))
+
+    # -- actions out -------------------------------------------------------------------------------------------------
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Carry out what the machine decided, in its order."""
+        mesh = self.mesh
+        for action in actions:
+            match action:
+                case Send(lane=lane, command=command):
+                    connection = self.lanes.get(lane)
+                    if connection is not None:
+                        connection.post(encode(command))
+                case Dial(lane=lane):
+                    self._connected(lane, mesh.dial_lane(self, lane))
+                case CloseLane(lane=lane, linger=linger):
+                    connection = self.lanes.get(lane)
+                    if connection is not None:
+                        connection.close(linger=CLOSE_LINGER if linger else 0.0)
+                case Admitted(remote=remote):
+                    self.admitted = True
+                    self.rid = remote.node_rid
+                    mesh.link_admitted(self)
+                case Ready():
+                    mesh.link_ready(self)
+                case NotReady(failure=failure):
+                    self._stop()
+                    mesh.link_not_ready(self, failure)
+                case Updated():
+                    mesh.link_updated(self)
+                case RemoteFlow(state=state):
+                    self._paused = state is FlowState.PAUSED
+                    if not self._paused:
+                        self._wake_first()
+                case Ended():
+                    self.admitted = False
+                    self._stop()
+                    mesh.link_ended(self, action)
+        mesh.deadline_moved(self)
+
+    def _stop(self) -> None:
+        if not self.ended:
+            self.ended = True
+            for event in self._waiting:
+                event.set()
+
+    # -- application records out ---------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """The pair's one predicate (LV-25)."""
+        return self.pair.ready
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for this peer to take their record."""
+        return len(self._waiting)
+
+    def submit(self, frames: list[bytes]) -> bool:
+        """Hand one application record to the transport now. False: it has to wait its turn with `submit_later`."""
+        if self._paused or self._waiting:
+            return False
+        connection = self._application
+        if connection is None:
+            raise self.gone()
+        try:
+            return connection.send(frames)
+        except ConnectionClosed:
+            raise self.gone() from None
+
+    async def submit_later(self, frames: list[bytes]) -> None:
+        """Wait in line, then submit once. Raises UnavailableError or ShuttingDownError when the route goes away."""
+        turn = trio.Event()
+        self._waiting.append(turn)
+        try:
+            while True:
+                if self.ended or self._application is None:
+                    raise self.gone()
+                if self._waiting[0] is turn and not self._paused:
+                    try:
+                        if self._application.send(frames):
+                            return
+                        await self._application.wait_writable()
+                    except ConnectionClosed:
+                        raise self.gone() from None
+                else:
+                    await turn.wait()
+                    if self._paused and not self.ended:
+                        # Woken as the first in line while the peer is still paused: wait for its next word.
+                        fresh = trio.Event()
+                        self._waiting[self._waiting.index(turn)] = fresh
+                        turn = fresh
+        finally:
+            self._waiting.remove(turn)
+            self._wake_first()
+
+    def _wake_first(self) -> None:
+        if self._waiting:
+            self._waiting[0].set()
+
+    async def reply(self, frames: list[bytes]) -> bool:
+        """Send a reply on the completion lane, waiting for room if need be. False: the requester's connection is gone.
+
+        Completion traffic needs no permit and moves while both sides are paused (wire.md §8).
+        """
+        connection = self._completion
+        if connection is None:
+            return False
+        try:
+            while not connection.send(frames):
+                await connection.wait_writable()
+        except ConnectionClosed:
+            return False
+        return True
+
+    def gone(self) -> ZlinkError:
+        """The error of a call whose route went away before its record was taken (LV [D11])."""
+        if self.mesh.shutting_down:
+            return ShuttingDownError("this host is shutting down")
+        return UnavailableError(
+            f"the connection with {self.rid or self.endpoint} is gone; the message was not sent",
+            cause="RouteNotConnected",
+        )
+
+    @property
+    def is_connecting(self) -> bool:
+        """True until the pair is ready or ended."""
+        return self.pair.phase in (PairPhase.CONNECTING, PairPhase.ADMITTED)

@@ -1,0 +1,257 @@
+"""`Runtime`: a host that runs. Calls, status, weights, shutdown (SA-212, OB §1, §4)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+import trio
+
+from zlinkpy.errors import ConfigurationError, NotFoundError, ZlinkError
+from zlinkpy.location import OwnerLease, StoreHealth
+from zlinkpy.mesh import Calls, MeshCore, MeshSnapshot, MeshStatus, RequestStatistics, RouteMesh
+from zlinkpy.runtime.discovery import MeshLocation
+from zlinkpy.runtime.lifecycle_machine import Lifecycle
+from zlinkpy.runtime.plan import HostOptions, MeshPlan
+from zlinkpy.runtime.registration import check_timeout
+from zlinkpy.runtime.status import (
+    BlockedLoop,
+    HostStatus,
+    Observed,
+    StatusSource,
+    StoreStatus,
+    TerminationOutcome,
+    TerminationReason,
+    TerminationResult,
+    wall_clock,
+)
+from zlinkpy.runtime.watchdog import LoopWatchdog
+from zlinkpy.wire import RuntimeState
+
+log = logging.getLogger("zlinkpy.runtime")
+
+# After the last accepted handler ended, records of peers that had not read our `draining` yet may still be under way.
+# The drain ends when none has come for this long; far above a round trip in one network, far below what anybody waits
+# for.
+QUIET_SECONDS = 0.05
+
+
+class Runtime(Calls):
+    """What `Host.run()` gives. The messaging calls are those of `Calls`."""
+
+    def __init__(
+        self,
+        core: MeshCore,
+        options: HostOptions,
+        *,
+        lease: OwnerLease | None,
+        health: StoreHealth,
+        watchdog: LoopWatchdog | None,
+    ) -> None:
+        super().__init__(core)
+        self.locations: dict[str, MeshLocation] = {}
+        self._options = options
+        self._lease = lease
+        self._health = health
+        self._watchdog = watchdog
+        self._lifecycle = Lifecycle()
+        self._meshes: dict[str, RouteMesh] = {}
+        self._source = StatusSource()
+        self._termination: TerminationResult | None = None
+        self._stopping = False
+        self._stopped = trio.Event()
+
+    # -- start, called by Host ----------------------------------------------------------------------------------------
+
+    def add_mesh(self, plan: MeshPlan) -> RouteMesh:
+        """Build the node of one mesh."""
+        mesh = RouteMesh(self._core, plan.options, plan.handlers)
+        for channel in plan.channels:
+            mesh.add_channel(channel.name, serves=channel.serves, weight=channel.weight)
+        mesh.on_status = lambda _mesh: self._source.publish()
+        self._meshes[plan.options.name] = mesh
+        return mesh
+
+    def serve(self) -> None:
+        """Everything is bound and prepared: take calls, and let admitted peers become ready."""
+        self._move(RuntimeState.SERVING)
+        for mesh in self._meshes.values():
+            mesh.prepare()
+            log.info("mesh %s: node %s listens on %s", mesh.name, mesh.rid, mesh.endpoint)
+
+    def _move(self, state: RuntimeState) -> None:
+        if self._lifecycle.move(state):
+            self._core.set_state(state, accepting=self._lifecycle.accepting, taking=self._lifecycle.taking)
+            self._source.publish()
+
+    # -- status -------------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> HostStatus:
+        """The host at this instant; a copy (OB-03, SA-281)."""
+        core = self._core
+        permits = core.permits
+        workers = core.workers.statistics()
+        return HostStatus(
+            state=self._lifecycle.state,
+            is_ready=self._lifecycle.state is RuntimeState.SERVING,
+            accepting_work=self._lifecycle.accepting,
+            store=self._store_status(),
+            permits_in_use=permits.in_use,
+            permits_maximum=permits.maximum,
+            pressure=permits.pressure,
+            queued_jobs=workers.queued + core.ingress.parked,
+            running_jobs=workers.running,
+            pending_requests=len(core.requests),
+            blocked_loops=self._watchdog.blocks if self._watchdog is not None else 0,
+            last_blocked=self._last_blocked(),
+            termination=self._termination,
+            sequence=self._source.sequence,
+            observed_at=wall_clock(),
+        )
+
+    def _last_blocked(self) -> BlockedLoop | None:
+        last = self._watchdog.last if self._watchdog is not None else None
+        return BlockedLoop(handler=last.label, seconds=last.seconds) if last is not None else None
+
+    def _store_status(self) -> StoreStatus:
+        if self._lease is None:
+            return StoreStatus(state="not_configured", failing=(), lease="none")
+        now = trio.current_time()
+        failing = tuple(entry.operation.value for entry in self._health.report(now) if entry.failing_since is not None)
+        state = "unavailable" if self._health.unavailable(now) else "failing" if failing else "available"
+        return StoreStatus(state=state, failing=failing, lease=self._lease.state.value)
+
+    @property
+    def request_statistics(self) -> RequestStatistics:
+        """How this host's requests ended so far."""
+        return self._core.requests.statistics()
+
+    def mesh_status(self, mesh: str) -> MeshStatus:
+        """The topology status of `mesh`. Raises ConfigurationError for a mesh this host does not register (OB-09)."""
+        return self._registered(mesh).status()
+
+    def mesh_snapshot(self, mesh: str) -> MeshSnapshot:
+        """The bounded diagnostic view of `mesh`: identities, phases, last failures (LV-164..169)."""
+        return self._registered(mesh).snapshot()
+
+    def node_rid(self, mesh: str) -> str:
+        """This node's routing id in `mesh`."""
+        return self._registered(mesh).rid
+
+    def endpoint(self, mesh: str) -> str:
+        """What this node advertises in `mesh`."""
+        endpoint = self._registered(mesh).endpoint
+        assert endpoint is not None
+        return endpoint
+
+    def _registered(self, mesh: str) -> RouteMesh:
+        node = self._meshes.get(mesh)
+        if node is None:
+            known = ", ".join(sorted(self._meshes)) or "none"
+            raise ConfigurationError(f"mesh {mesh!r} is not registered in this host (it has: {known})")
+        return node
+
+    async def observe(self) -> AsyncIterator[Observed]:
+        """The current status, then one item per change; a slow reader gets the newest and the number it missed (OB
+        §4)."""
+        async for loss in self._source.changes():
+            yield Observed(status=self.status, loss=loss)
+
+    async def wait_ready_target(self, channel: str) -> None:
+        """Wait until a call on `channel` would find a target; unbounded, use a cancel scope.
+
+        Raises NotFoundError when the channel is not registered here.
+        """
+        path = self._core.channels.get(channel)
+        if path is None:
+            raise NotFoundError(f"channel {channel!r} is not registered in this process")
+        async for _loss in self._source.changes():
+            if len(path.cycle):
+                return
+
+    # -- change at run time -------------------------------------------------------------------------------------------
+
+    def set_channel_weight(self, mesh: str, channel: str, weight: int) -> None:
+        """Change this node's weight in a channel it serves; peers and the Store learn it at once (wire.md §4, LO-133).
+
+        Raises ValueError for a weight outside 0..10000, NotFoundError for a channel this mesh does not serve here.
+        """
+        self._registered(mesh).set_channel_weight(channel, weight)
+
+    # -- shutdown -----------------------------------------------------------------------------------------------------
+
+    async def shutdown(self, deadline: float | None = None) -> TerminationResult:
+        """Stop in order: no new calls, accepted handlers and replies finish, connections close, descriptors go
+        (SA-212).
+
+        `deadline` in seconds, the host's `shutdown_deadline` by default; it bounds the wait for accepted work.
+        Idempotent: later callers wait for the first one's result. Once begun it is carried through, even when the
+        caller is cancelled.
+        """
+        seconds = self._options.shutdown_deadline if deadline is None else deadline
+        check_timeout(seconds, "deadline")
+        if self._stopping:
+            await self._stopped.wait()
+            assert self._termination is not None
+            return self._termination
+        self._stopping = True
+        with trio.CancelScope(shield=True):
+            result = self._termination = await self._stop(trio.current_time() + seconds)
+            self._lifecycle.move(RuntimeState.STOPPED)
+            self._core.runtime_state = RuntimeState.STOPPED
+            self._source.end()
+            self._stopped.set()
+        return result
+
+    async def _stop(self, deadline: float) -> TerminationResult:
+        core = self._core
+        self._move(RuntimeState.DRAINING)
+        for location in self.locations.values():
+            try:
+                with trio.move_on_at(deadline):
+                    await location.settled()
+            except ZlinkError as error:
+                log.warning("could not publish that this node is draining: %s", error)
+        drained = await self._drain(deadline)
+        core.taking = False
+        left = [] if drained else core.workers.cancel_remaining()
+        left += core.requests.close()
+        failed = False
+        for mesh in self._meshes.values():
+            try:
+                await mesh.aclose()
+            except Exception:
+                failed = True
+                log.exception("closing mesh %s failed", mesh.name)
+        for location in self.locations.values():
+            await location.remove()
+        if left:
+            log.warning("shutdown: the deadline passed before these ended: %s", ", ".join(left[:20]))
+        if failed:
+            return TerminationResult(
+                outcome=TerminationOutcome.FORCE_STOPPED, reason=TerminationReason.TEARDOWN_FAILED, left=tuple(left)
+            )
+        if not drained:
+            return TerminationResult(
+                outcome=TerminationOutcome.FORCE_STOPPED, reason=TerminationReason.DEADLINE_EXCEEDED, left=tuple(left)
+            )
+        return TerminationResult(outcome=TerminationOutcome.STOPPED, reason=TerminationReason.NONE, left=tuple(left))
+
+    async def _drain(self, deadline: float) -> bool:
+        """Wait for accepted work, for this host's own requests, and for a quiet moment on the wire."""
+        core = self._core
+        started = trio.current_time()
+        while True:
+            if not await core.workers.drain(deadline):
+                return False
+            now = trio.current_time()
+            if now >= deadline:
+                return False
+            quiet_at = max(started, core.last_taken) + QUIET_SECONDS
+            if len(core.requests) == 0 and core.ingress.parked == 0 and (now >= quiet_at or not self._has_peers()):
+                return True
+            await trio.sleep_until(min(deadline, max(quiet_at, now + QUIET_SECONDS / 5)))
+
+    def _has_peers(self) -> bool:
+        return any(mesh.links for mesh in self._meshes.values())

@@ -8,5 +8,14 @@ from zlinkpy.transport.interface import (
     Transport,
     TransportStatistics,
 )
+from zlinkpy.transport.zmq_transport import ZmqTransport
 
-__all__ = ["Connection", "ConnectionClosed", "Listener", "Sink", "Transport", "TransportStatistics"]
+__all__ = [
+    "Connection",
+    "ConnectionClosed",
+    "Listener",
+    "Sink",
+    "Transport",
+    "TransportStatistics",
+    "ZmqTransport",
+]

@@ -4,9 +4,9 @@ Two implementations stand behind it, ZeroMQ (`zmq_transport`) and an in-memory t
 Nothing above this package can tell which one it runs on.
 
 A `Connection` is one *physical* connection, used once: a reconnect is a new object. Everything here except the
-`await`ed methods is synchronous, is called on the trio thread, and never waits. Sinks are called from the transport's receive
-stage; a record is handed over in the same synchronous stretch in which it was taken from the socket, so that no
-cancellation can lose one.
+`await`ed methods is synchronous, is called on the trio thread, and never waits. Sinks are called from the transport's
+receive stage; a record is handed over in the same synchronous stretch in which it was taken from the socket, so that
+no cancellation can lose one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Protocol
 
 from attrs import frozen
 
-# One rotation takes at most this many records of one connection (wire.md §12, seed 004 §4: fixed at 64), and ends a connection's
-# turn earlier at either budget. Each budget is finite on purpose: one axis alone lets a peer monopolise by another (LV-109..112).
+# One rotation takes at most this many records of one connection (wire.md §12, seed 004 §4: fixed at 64), and ends a
+# connection's turn earlier at either budget. Each budget is finite on purpose: one axis alone lets a peer monopolise
+# by another (LV-109..112).
 ROTATION_RECORDS = 64
 ROTATION_BYTES = 1 << 20
 ROTATION_SECONDS = 0.005
 
-# A dial that produced no transport connection within this time ends with `closed` (wire.md §12; the link applies the same
-# bound up to `admit`). An unresolvable host name raises no event in libzmq, so nothing else would end it.
+# A dial that produced no transport connection within this time ends with `closed` (wire.md §12; the link applies the
+# same bound up to `admit`). An unresolvable host name raises no event in libzmq, so nothing else would end it.
 DIAL_SECONDS = 5.0
 
 
-class ConnectionClosed(Exception):  # noqa: N818 - it names a state, like trio.ClosedResourceError
+class ConnectionClosed(Exception):
     """Sending on a connection whose close has been requested or observed."""
 
 
@@ -119,7 +120,10 @@ class Transport(Protocol):
         """
 
     def dial(self, endpoint: str, sink: Sink) -> Connection:
-        """Start connecting; `opened` or, within DIAL_SECONDS, `closed` follows. Raises ConfigurationError for a malformed endpoint."""
+        """Start connecting; `opened` or, within DIAL_SECONDS, `closed` follows.
+
+        Raises ConfigurationError for a malformed endpoint.
+        """
 
     def statistics(self) -> TransportStatistics: ...
 

@@ -1,0 +1,458 @@
+"""A bound ROUTER socket and the connections it accepted.
+
+libzmq shows an accepted connection as a routing id and as a file descriptor, and never says which belongs to which. The
+listener finds out at the first record of an unknown id: the frame carries its descriptor (`SRCFD`), and the monitor
+says which descriptors are live. Descriptors are numbers that the kernel gives out again at once, so the monitor is
+read first, then the id is bound. Should the record of a dead connection be read after its descriptor went to a new
+one, it is bound to the new one at first; the next unknown id on that descriptor settles it (`_claim`).
+
+Closing one connection has no call in libzmq. A duplicate of the descriptor is shut down, after a check that the
+descriptor still means the socket it meant at the first record; the disconnect follows from that. There is no way to
+see when libzmq has written everything, so a close with linger waits for the *peer* to hang up, which a peer that read
+a `close` record does, and shuts down at the end of that time. Rejected: shutting down when the kernel's send queue is
+empty; it is empty too while libzmq has not written yet.
+
+Records of one socket are fair-queued: each connection with input is served once before any is served again. So a
+connection whose disconnect was seen is read to its end once as many records came from others as there are
+connections.
+
+An accepted connection that never sends a record is invisible above. Paused, the listener reads nothing: a disconnect
+is then reported at once, and what the peer had sent is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket as network
+from collections.abc import Callable
+from functools import partial
+
+import trio
+import zmq
+from attrs import define
+
+from zlinkpy.transport.interface import Connection, Sink
+from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
+from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
+from zlinkpy.transport.rotation import Budgets, SharedTurn
+from zlinkpy.transport.sockets import SocketFactory
+from zlinkpy.transport.zmq_connection import Phase, PhysicalConnection
+
+LOGGER = logging.getLogger("zlinkpy.transport")
+
+_NOBLOCK = int(zmq.NOBLOCK)
+_RCVMORE = int(zmq.RCVMORE)
+_POLLIN = int(zmq.POLLIN)
+
+# How many records beyond the fair-queue bound a disconnected connection is kept for: connections without a record yet
+# take part in the queue unseen.
+_LAP_MARGIN = 64
+
+
+@define(eq=False)
+class Descriptor:
+    """One accepted TCP or ipc connection, from `ACCEPTED` to `DISCONNECTED`."""
+
+    fd: int
+    connection: AcceptedConnection | None = None
+
+
+def socket_identity(fd: int) -> tuple[object, int] | None:
+    """What tells the socket behind `fd` from any other that gets the number later. None: it is gone already."""
+    try:
+        duplicate = network.socket(fileno=os.dup(fd))
+    except OSError:
+        return None
+    with duplicate:
+        return _identity_of(duplicate)
+
+
+def shut_down(fd: int, identity: tuple[object, int] | None) -> None:
+    """End the connection behind `fd` if it is still the one that had `identity`."""
+    try:
+        duplicate = network.socket(fileno=os.dup(fd))
+    except OSError:
+        return
+    with duplicate:
+        if identity is not None and _identity_of(duplicate) == identity:
+            try:
+                duplicate.shutdown(network.SHUT_RDWR)
+            except OSError:
+                # The peer was faster; the disconnect is on its way.
+                return
+
+
+def _identity_of(duplicate: network.socket) -> tuple[object, int] | None:
+    try:
+        # The peer's address says nothing on ipc, the inode nothing on some platforms.
+        return duplicate.getpeername(), os.fstat(duplicate.fileno()).st_ino
+    except OSError:
+        return None
+
+
+class AcceptedConnection(PhysicalConnection):
+    """One peer of a listener."""
+
+    def __init__(
+        self, *, listener: ZmqListener, stage: ReceiveStage, socket: zmq.Socket[bytes], routing_id: bytes, number: int,
+        endpoint: str, descriptor: Descriptor,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            stage=stage, source=listener, socket=socket, routing_id=routing_id, number=number, endpoint=endpoint
+        )
+        self._listener = listener
+        self._phase = Phase.OPEN
+        self.descriptor = descriptor
+        self.identity = socket_identity(descriptor.fd)
+        self.ended: str | None = None
+        self.last_record = 0
+
+    @property
+    def dialled(self) -> bool:
+        return False
+
+    @property
+    def _self(self) -> Connection:
+        return self
+
+    @property
+    def routing_id(self) -> bytes:
+        return self._routing_id
+
+    def pause(self) -> None:
+        """No effect: see Listener.pause."""
+
+    def resume(self) -> None:
+        """No effect: see Listener.resume."""
+
+    @property
+    def takes_records(self) -> bool:
+        """Until its owner closed it, also after its end was seen."""
+        return self._sink is not None and not self._closed_here
+
+    def begin(self, sink: Sink) -> None:
+        self._sink = sink
+        self._tell_opened()
+
+    def deliver(self, frames: list[bytes]) -> None:
+        sink = self._sink
+        if sink is not None:
+            try:
+                sink.received(self, frames)
+            except Exception:
+                LOGGER.exception("the sink of %r failed; this connection is closed", self)
+                self._sink_failed()
+
+    def close(self, *, linger: float = 0.0) -> None:
+        if self._closed_here or self._phase is Phase.CLOSED:
+            return
+        self._closed_here = True
+        if self.ended is not None:
+            self._stage.chore(partial(self._listener.finish, self))
+            return
+        self._stop_sending()
+        if linger > 0:
+            self._listener.lingering[self] = None
+            self._stage.at(self._stage.clock() + linger, self._linger_ended)
+        else:
+            self._posts.clear()
+            # Not inside the caller: an unknown id that waits in the same turn may still claim the descriptor.
+            self._stage.chore(self._shut_down)
+
+    def disconnected(self, cause: str) -> None:
+        if self._phase is Phase.CLOSED or self.ended is not None:
+            return
+        if self._closed_here:
+            self.ended = "closed here"
+            self._stage.chore(partial(self._listener.finish, self))
+        else:
+            self.ended = cause
+            self._stop_sending()
+            self._posts.clear()
+            self._listener.ending(self)
+
+    def report_closed(self) -> None:
+        """Tell the sink. Idempotent."""
+        if self._phase is not Phase.CLOSED:
+            self._stop_sending()
+            self._posts.clear()
+            self._tell_closed(self.ended or "closed here")
+
+    def _linger_ended(self) -> None:
+        self._shut_down()
+        self._listener.linger_ended(self)
+
+    def _shut_down(self) -> None:
+        if self._phase is not Phase.CLOSED and self.descriptor.connection is self:
+            shut_down(self.descriptor.fd, self.identity)
+
+    def _became_blocked(self) -> None:
+        self._listener.blocked_now(self)
+
+
+class ZmqListener:
+    """A bound endpoint, and the source of its socket."""
+
+    def __init__(
+        self, *, stage: ReceiveStage, sockets: SocketFactory, socket: zmq.Socket[bytes], monitor: Monitor,
+        endpoint: str, accept: Callable[[Connection], Sink], next_number: Callable[[], int],
+        forget: Callable[[ZmqListener], None],
+    ) -> None:  # fmt: skip
+        self.touch_level = 0
+        self.lingering: dict[AcceptedConnection, None] = {}
+        self._stage = stage
+        self._sockets = sockets
+        self._socket = socket
+        self._socket_fd = descriptor_of(socket)
+        self._monitor = monitor
+        self._endpoint = endpoint
+        self._accept = accept
+        self._next_number = next_number
+        self._forget = forget
+        self._paused = False
+        self._closing = False
+        self._gone = trio.Event()
+        self._nobody_lingers = trio.Event()
+        self._live: dict[int, Descriptor] = {}
+        self._by_id: dict[bytes, AcceptedConnection] = {}
+        self._ending: dict[AcceptedConnection, None] = {}
+        # Ids whose frames are dropped, with the count of records at which they retired.
+        self._retired: dict[bytes, int] = {}
+        self._blocked: dict[AcceptedConnection, None] = {}
+        self._ticking = False
+        self._carry_over: tuple[AcceptedConnection, list[bytes], int] | None = None
+        self._taken = 0
+        stage.add(self, self._socket_fd, monitor.fd)
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    @property
+    def accepted(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def posted(self) -> int:
+        return sum(connection.posted for connection in self._blocked)
+
+    @property
+    def is_blocked(self) -> bool:
+        return bool(self._blocked)
+
+    def __repr__(self) -> str:
+        return f"<ZmqListener {self._endpoint} accepted={len(self._by_id)}{' paused' if self._paused else ''}>"
+
+    def pause(self) -> None:
+        self._paused = True
+        for connection in list(self._ending):
+            self._stage.chore(partial(self.finish, connection))
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._stage.schedule(self)
+
+    # -- receiving
+
+    def take_turn(self, budgets: Budgets, clock: Callable[[], float]) -> TurnEnd:
+        socket = self._socket
+        if self._paused:
+            pending_events(socket)
+            return TurnEnd.PAUSED
+        receive = socket.recv
+        get = socket.get
+        by_id = self._by_id
+        turn: SharedTurn[AcceptedConnection] = SharedTurn(budgets, clock())
+        while True:
+            if self._carry_over is not None:
+                (connection, frames, size), self._carry_over = self._carry_over, None
+            else:
+                try:
+                    routing_id = receive(_NOBLOCK)
+                except zmq.Again:
+                    self._everything_was_read()
+                    return TurnEnd.EMPTY
+                self._taken += 1
+                known = by_id.get(routing_id)
+                if known is None:
+                    met = self._meet(routing_id)
+                    if met is None:
+                        continue
+                    connection, frames, size = met
+                else:
+                    connection = known
+                    frame = receive(_NOBLOCK)
+                    frames = [frame]
+                    size = len(frame)
+                    while get(_RCVMORE):
+                        frame = receive(_NOBLOCK)
+                        frames.append(frame)
+                        size += len(frame)
+            if not connection.takes_records:
+                continue
+            connection.last_record = self._taken
+            if not turn.admits(connection):
+                self._carry_over = (connection, frames, size)
+                self._finish_what_was_read()
+                return TurnEnd.BOUND
+            connection.deliver(frames)
+            if self._paused or socket.closed:
+                return TurnEnd.PAUSED
+            if turn.spend(connection, size, clock()):
+                self._finish_what_was_read()
+                return TurnEnd.BOUND
+
+    def look(self) -> bool:
+        return bool(pending_events(self._socket) & _POLLIN) and not self._paused
+
+    def _meet(self, routing_id: bytes) -> tuple[AcceptedConnection, list[bytes], int] | None:
+        """Take the first record of an unknown id and bind the id to its descriptor. None: it is dropped."""
+        socket = self._socket
+        first = socket.recv(zmq.NOBLOCK, copy=False)
+        frames = [first.bytes]
+        while socket.get(_RCVMORE):
+            frames.append(socket.recv(_NOBLOCK))
+        if routing_id in self._retired:
+            return None
+        self.observe()
+        descriptor = self._live.get(first.get(zmq.SRCFD))
+        if descriptor is None:
+            # Sent, and gone before it was read: nobody is there to talk to.
+            self._retired[routing_id] = self._taken
+            return None
+        if self._closing:
+            self._retired[routing_id] = self._taken
+            shut_down(descriptor.fd, socket_identity(descriptor.fd))
+            return None
+        connection = self._claim(descriptor, routing_id)
+        try:
+            sink = self._accept(connection)
+        except Exception:
+            LOGGER.exception("accepting %r failed; this connection is closed", connection)
+            connection.close()
+            return None
+        connection.begin(sink)
+        return connection, frames, sum(map(len, frames))
+
+    def _claim(self, descriptor: Descriptor, routing_id: bytes) -> AcceptedConnection:
+        earlier = descriptor.connection
+        connection = AcceptedConnection(
+            listener=self, stage=self._stage, socket=self._socket, routing_id=routing_id, number=self._next_number(),
+            endpoint=self._endpoint, descriptor=descriptor,
+        )  # fmt: skip
+        descriptor.connection = connection
+        self._by_id[routing_id] = connection
+        if earlier is not None:
+            # One descriptor is one connection: the earlier id came from a connection that was dead before it was read.
+            earlier.disconnected("disconnected")
+        return connection
+
+    # -- endings of single connections
+
+    def ending(self, connection: AcceptedConnection) -> None:
+        """Its disconnect was seen: read what it had sent, then tell its sink."""
+        connection.last_record = self._taken
+        if self._paused:
+            self._stage.chore(partial(self.finish, connection))
+        else:
+            self._ending[connection] = None
+            self._stage.schedule(self)
+
+    def finish(self, connection: AcceptedConnection) -> None:
+        """Forget a connection whose end was observed, and tell its sink."""
+        self._ending.pop(connection, None)
+        self._blocked.pop(connection, None)
+        if self._by_id.pop(connection.routing_id, None) is not None:
+            self._retired[connection.routing_id] = self._taken
+            connection.report_closed()
+        self.linger_ended(connection)
+
+    def linger_ended(self, connection: AcceptedConnection) -> None:
+        """Its peer hung up, or its time is over."""
+        self.lingering.pop(connection, None)
+        if not self.lingering:
+            self._nobody_lingers.set()
+
+    def _everything_was_read(self) -> None:
+        """The socket was empty: no frame of a disconnected peer can follow."""
+        for connection in list(self._ending):
+            self.finish(connection)
+        self._retired.clear()
+
+    def _finish_what_was_read(self) -> None:
+        """Under load the socket is never empty: go by the fair queue instead."""
+        carried = self._carry_over[0] if self._carry_over is not None else None
+        lap = len(self._by_id) + _LAP_MARGIN
+        for connection in [each for each in self._ending if self._taken - each.last_record > lap]:
+            if connection is not carried:
+                self.finish(connection)
+        if len(self._retired) > lap:
+            self._retired = {key: at for key, at in self._retired.items() if self._taken - at <= lap}
+
+    # -- senders that wait
+
+    def blocked_now(self, connection: AcceptedConnection) -> None:
+        self._blocked[connection] = None
+        if not self._ticking:
+            self._ticking = True
+            self._stage.at(self._stage.clock() + BLOCKED_TICK, self._tick)
+
+    def relieve(self) -> bool:
+        again = False
+        for connection in list(self._blocked):
+            again |= connection.relieve()
+            if not connection.is_blocked:
+                self._blocked.pop(connection, None)
+        return again
+
+    def _tick(self) -> None:
+        self._ticking = False
+        if self._blocked and not self._socket.closed:
+            self._ticking = True
+            self._stage.at(self._stage.clock() + BLOCKED_TICK, self._tick)
+            self._stage.request_relief(self)
+
+    # -- the monitor
+
+    def observe(self) -> None:
+        for event, fd in self._monitor.drain():
+            if event is MonitorEvent.ACCEPTED:
+                self._live[fd] = Descriptor(fd)
+            elif event is MonitorEvent.DISCONNECTED:
+                descriptor = self._live.pop(fd, None)
+                if descriptor is not None and descriptor.connection is not None:
+                    descriptor.connection.disconnected("disconnected")
+            elif event is MonitorEvent.STOPPED:
+                self._bury()
+
+    # -- closing the whole
+
+    async def aclose(self) -> None:
+        """Close every accepted connection, the lingering ones when they are done. Cancelled: at once."""
+        self._closing = True
+        try:
+            if self.lingering:
+                self._nobody_lingers = trio.Event()
+                await self._nobody_lingers.wait()
+        finally:
+            self._close_socket()
+            with trio.CancelScope(shield=True):
+                await self._gone.wait()
+
+    def _close_socket(self) -> None:
+        if not self._socket.closed:
+            self._stage.remove_socket(self, self._socket_fd)
+            self._sockets.close(self._socket)
+
+    def _bury(self) -> None:
+        """The closed socket is really gone, and with it every connection it had accepted."""
+        self._stage.remove_monitor(self._monitor.fd)
+        self._sockets.close(self._monitor.socket)
+        for connection in list(self._by_id.values()):
+            self.finish(connection)
+        self._carry_over = None
+        self._live.clear()
+        self._forget(self)
+        self._gone.set()

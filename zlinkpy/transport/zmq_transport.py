@@ -1,0 +1,226 @@
+"""ZeroMQ behind the transport interface.
+
+`async with ZmqTransport(...)` runs three tasks whatever the number of connections: the receive stage, its looker and
+one timer. On exit every socket is closed, each close is observed, and the context is terminated on a thread with a
+limit; what cannot be closed in that time is reported as an error, because it would keep the process alive.
+
+Rejected: a context shared with the application. `term()` would then wait for sockets that are none of ours. A test may
+still give one.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from itertools import count
+from types import TracebackType
+
+import trio
+import zmq
+
+from zlinkpy.entropy import Entropy
+from zlinkpy.errors import ConfigurationError, InternalFailureError
+from zlinkpy.transport.endpoints import parse_endpoint
+from zlinkpy.transport.interface import Connection, Listener, Sink, TransportStatistics
+from zlinkpy.transport.readiness import Readiness, make_readiness
+from zlinkpy.transport.receive_stage import ReceiveStage
+from zlinkpy.transport.rotation import Budgets
+from zlinkpy.transport.sockets import QUEUE_RECORDS, SocketFactory, SocketOptions
+from zlinkpy.transport.zmq_connection import DialledConnection
+from zlinkpy.transport.zmq_listener import ZmqListener
+
+# Real seconds for libzmq to end its threads once every socket is closed and every linger is over.
+TERM_SECONDS = 10.0
+
+_BIND_FIXES = {
+    errno.EADDRINUSE: "the port is taken: stop the other process, choose another port, or bind port 0",
+    errno.EADDRNOTAVAIL: "the address is not one of this machine: bind 0.0.0.0 or a local address",
+    errno.EACCES: "this user may not bind it: choose a port above 1023 or another path",
+    errno.ENOENT: "the directory of the path does not exist: create it",
+    errno.ENODEV: "no such network interface: bind an address of this machine",
+    errno.EAGAIN: "the host name does not resolve: bind an address of this machine",
+    errno.EINVAL: "libzmq does not understand it: bind an address of this machine",
+    errno.ENAMETOOLONG: "the path is longer than a socket path may be: choose a shorter one",
+}
+
+
+class ZmqTransport:
+    """The transport of production. One per host.
+
+    Args:
+        entropy: where connection aliases come from.
+        max_message_bytes: a larger frame drops its connection before it is allocated. None: no cap.
+        send_queue, receive_queue: records per connection that wait in libzmq, each way.
+        budgets: bounds of a turn; the defaults are those of the interface.
+        context: for tests that look at it afterwards; it is not terminated here.
+    """
+
+    def __init__(
+        self,
+        *,
+        entropy: Entropy,
+        max_message_bytes: int | None = None,
+        send_queue: int = QUEUE_RECORDS,
+        receive_queue: int = QUEUE_RECORDS,
+        budgets: Budgets | None = None,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
+        self._entropy = entropy
+        self._options = SocketOptions(
+            max_message_bytes=max_message_bytes, send_queue=send_queue, receive_queue=receive_queue
+        )
+        self._budgets = budgets or Budgets()
+        self._own_context = context is None
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = context
+        self._numbers = count(1)
+        self._dialled: dict[DialledConnection, None] = {}
+        self._listeners: dict[ZmqListener, None] = {}
+        self._all_gone = trio.Event()
+        self._closing = False
+        self._entered = False
+
+    async def __aenter__(self) -> ZmqTransport:
+        if self._entered:
+            raise RuntimeError("a ZmqTransport is entered once")
+        self._entered = True
+        if self._context is None:
+            self._context = zmq.Context()
+        self._sockets = SocketFactory(self._context, self._options)
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        self._readiness: Readiness[Callable[[], None]] = make_readiness(self._nursery)
+        self._stage = ReceiveStage(self._readiness, self._budgets)
+        self._nursery.start_soon(self._stage.run, name="receive stage")
+        self._nursery.start_soon(self._stage.run_looker, name="receive stage looker")
+        self._nursery.start_soon(self._stage.run_timer, name="transport timer")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Set before anything here cancels: true only when a task of ours failed and took the body with it.
+        failed = self._nursery.cancel_scope.cancel_called
+        try:
+            if not failed:
+                with trio.CancelScope(shield=True):
+                    await self._close_everything()
+        finally:
+            self._closing = True
+            self._nursery.cancel_scope.cancel()
+            try:
+                # A failure of a task of ours comes out here. An error of the body passes by as it is, in no group.
+                await self._nursery_manager.__aexit__(*((kind, error, trace) if failed else (None, None, None)))
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._release()
+
+    async def listen(self, endpoint: str, accept: Callable[[Connection], Sink]) -> Listener:
+        """Bind `endpoint`; see `Transport.listen`."""
+        await trio.lowlevel.checkpoint()
+        self._must_be_running()
+        parsed = parse_endpoint(endpoint, binding=True)
+        socket, monitor = self._sockets.router(ipv6=parsed.is_ipv6)
+        try:
+            socket.bind(str(parsed) if parsed.port or parsed.scheme == "ipc" else f"{str(parsed)[:-1]}*")
+        except zmq.ZMQError as error:
+            self._sockets.close(socket)
+            self._sockets.close(monitor.socket)
+            number = error.errno if error.errno is not None else 0
+            fix = _BIND_FIXES.get(number, f"{zmq.strerror(number)}")
+            raise ConfigurationError(f"cannot listen on endpoint {endpoint!r}: {fix}") from error
+        listener = ZmqListener(
+            stage=self._stage,
+            sockets=self._sockets,
+            socket=socket,
+            monitor=monitor,
+            endpoint=socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"),
+            accept=accept,
+            next_number=self._numbers.__next__,
+            forget=self._forget_listener,
+        )
+        self._listeners[listener] = None
+        return listener
+
+    def dial(self, endpoint: str, sink: Sink) -> Connection:
+        """Start connecting; see `Transport.dial`."""
+        self._must_be_running()
+        parsed = parse_endpoint(endpoint, binding=False)
+        number = next(self._numbers)
+        # Never used before, and not a name: ids that libzmq makes up begin with a zero byte.
+        alias = b"d" + number.to_bytes(8, "big") + self._entropy.token(4)
+        socket, monitor = self._sockets.router(ipv6=parsed.is_ipv6)
+        try:
+            socket.set(zmq.CONNECT_ROUTING_ID, alias)
+            socket.connect(str(parsed))
+        except zmq.ZMQError as error:
+            self._sockets.close(socket)
+            self._sockets.close(monitor.socket)
+            raise ConfigurationError(f"endpoint {endpoint!r} cannot be dialled: {error.strerror}") from error
+        connection = DialledConnection(
+            stage=self._stage,
+            sockets=self._sockets,
+            socket=socket,
+            monitor=monitor,
+            alias=alias,
+            number=number,
+            endpoint=endpoint,
+            sink=sink,
+            forget=self._forget_dialled,
+        )
+        self._dialled[connection] = None
+        return connection
+
+    def statistics(self) -> TransportStatistics:
+        """What is held now. `sockets` counts every ZeroMQ socket, the monitors included."""
+        return TransportStatistics(
+            listeners=len(self._listeners),
+            dialled=len(self._dialled),
+            accepted=sum(listener.accepted for listener in self._listeners),
+            sockets=self._sockets.open_count if self._entered else 0,
+            posted=sum(each.posted for each in self._dialled) + sum(each.posted for each in self._listeners),
+        )
+
+    def _must_be_running(self) -> None:
+        if not self._entered or self._closing:
+            raise RuntimeError("the transport is not running: use it inside `async with`")
+
+    # -- leaving
+
+    async def _close_everything(self) -> None:
+        """Close what is open, wait for what lingers, and observe every end."""
+        self._closing = True
+        for connection in list(self._dialled):
+            connection.close()
+        async with trio.open_nursery() as nursery:
+            for listener in list(self._listeners):
+                nursery.start_soon(listener.aclose)
+        while self._dialled or self._listeners:
+            self._all_gone = trio.Event()
+            await self._all_gone.wait()
+
+    async def _release(self) -> None:
+        """Give back what is left when no task runs any more."""
+        self._readiness.close()
+        self._sockets.close_all()
+        if self._own_context:
+            await self._terminate()
+
+    async def _terminate(self) -> None:
+        context = self._context
+        assert context is not None
+        thread = threading.Thread(target=context.term, name="zmq context term", daemon=True)
+        thread.start()
+        await trio.to_thread.run_sync(thread.join, TERM_SECONDS)
+        if thread.is_alive():
+            raise InternalFailureError(
+                f"the ZeroMQ context did not terminate within {TERM_SECONDS:g} s: one of its sockets is still open"
+            )
+
+    def _forget_dialled(self, connection: DialledConnection) -> None:
+        self._dialled.pop(connection, None)
+        self._all_gone.set()
+
+    def _forget_listener(self, listener: ZmqListener) -> None:
+        self._listeners.pop(listener, None)
+        self._all_gone.set()

@@ -110,14 +110,16 @@ class LivenessOwner(Generic[KeyT, ActionT]):
         When this returns, all judgements are in effect: a link that expired is not ready for any reader, whether or not
         its actions have been performed yet (LV-76).
         """
-        results: list[tuple[KeyT, list[ActionT]]] = []
+        due: list[tuple[KeyT, _Member[ActionT]]] = []
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)
-            if not self._is_live(entry):
-                continue
-            key = entry[2]
-            member = self._members[key]
-            member.scheduled = None
+            if self._is_live(entry):
+                member = self._members[entry[2]]
+                member.scheduled = None
+                due.append((entry[2], member))
+        # Each link once per call: one that stays due cannot keep the others waiting.
+        results: list[tuple[KeyT, list[ActionT]]] = []
+        for key, member in due:
             deadline = member.link.next_deadline()
             if deadline is not None and deadline <= now:
                 actions = list(member.link.tick(now))

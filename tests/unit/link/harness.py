@@ -51,7 +51,7 @@ from zlinkpy.wire import (
 PAIR_ID = b"\x01\x02\x03\x04\x05\x06\x07\x08"
 ROLES = ("dialling", "accepting")
 APP, COMPLETION = Lane.APPLICATION, Lane.COMPLETION
-_LINK_COMMANDS = (Hello, Admit, Reject, Update, LivenessProbe, LivenessAck, ReceiveFlow, Close)
+LINK_COMMANDS = (Hello, Admit, Reject, Update, LivenessProbe, LivenessAck, ReceiveFlow, Close)
 
 
 def admission(
@@ -160,7 +160,7 @@ class Node:
             record = decode(frames, topology=Topology.ROUTE_MESH, lane=lane)
         except ProtocolError as error:
             return self.take(self.pair.violated(lane, error, now), now)
-        if isinstance(record.command, _LINK_COMMANDS):
+        if isinstance(record.command, LINK_COMMANDS):
             return self.take(self.pair.receive(lane, record.command, now), now)
         actions = self.take(self.pair.touch(now, lane), now)
         if not self.pair.ended:
@@ -182,6 +182,8 @@ class Node:
         """Tick at every deadline up to and including `now`."""
         while (due := self.owner.next_deadline()) is not None and due <= now:
             self.tick(due)
+            later = self.owner.next_deadline()
+            assert later is None or later > due, f"still due at {due} after a tick"
 
     # -- the scripted peer's part of the handshake
 
@@ -250,6 +252,7 @@ class Connection:
 
     lane: Lane
     latency: list[float]
+    """Per sending end, shared with the link until a test slows one lane down."""
     state: str = "dialling"  # then open, then closed
     was_open: bool = False
     swallow: list[bool] = attrs.field(factory=lambda: [False, False])
@@ -295,6 +298,8 @@ class Link:
                 heapq.heappop(self._events)[2]()
             for node in self.nodes:
                 node.tick(self.now)
+                later = node.owner.next_deadline()
+                assert later is None or later > self.now, f"still due at {self.now} after a tick"
         self.now = max(self.now, until)
 
     def take(self, end: int, actions: list[Action]) -> None:
@@ -311,7 +316,7 @@ class Link:
             return
         if connection.swallow[end]:
             return
-        at = max(self.now + self.latency[end], connection.arrives[end])
+        at = max(self.now + connection.latency[end], connection.arrives[end])
         connection.arrives[end] = at
 
         def arrive() -> None:
@@ -366,10 +371,10 @@ class Link:
             return
         connection.state = "closed"
         connection.cut_backlog[end] = connection.cut_backlog[end] or not action.linger
-        at = max(self.now + self.latency[end], connection.arrives[end]) if action.linger else self.now
+        at = max(self.now + connection.latency[end], connection.arrives[end]) if action.linger else self.now
         self._at(max(self.now, at), lambda: self._seen_closed(connection, end, "closed here"))
         if not connection.swallow[end]:
-            far = max(self.now + self.latency[end], connection.arrives[end])
+            far = max(self.now + connection.latency[end], connection.arrives[end])
             self._at(far, lambda: self._seen_closed(connection, 1 - end, "disconnected"))
 
     def _seen_closed(self, connection: Connection, end: int, detail: str) -> None:
@@ -409,6 +414,7 @@ def ready_link(**options: Any) -> Link:
 __all__ = [
     "APP",
     "COMPLETION",
+    "LINK_COMMANDS",
     "PAIR_ID",
     "ROLES",
     "Connection",

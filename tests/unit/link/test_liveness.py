@@ -30,6 +30,7 @@ def test_nothing_is_due_before_start_and_after_stop() -> None:
     assert not liveness.acknowledge(1, 6.0)
 
 
+@pytest.mark.contract("LV-40")
 def test_late_tick_fires_once_and_the_grid_stays() -> None:
     liveness = started(100.0)
     assert liveness.tick(112.5) == [SendProbe(1)]

@@ -169,3 +169,19 @@ def test_links_that_come_and_go_leave_nothing_behind() -> None:
     assert owner.next_deadline() is None
     assert owner._heap == []
     assert owner._by_rid == {}
+
+
+def test_a_link_that_stays_due_is_asked_once_per_tick_and_holds_nobody_up() -> None:
+    owner: LivenessOwner[str, str] = LivenessOwner()
+
+    class Stuck(Counted):
+        def tick(self, now: float) -> list[str]:
+            self.ticks.append(now)
+            return []
+
+    stuck, other = Stuck(1.0), Counted(1.0)
+    owner.register("stuck", stuck)
+    owner.register("other", other)
+    assert owner.tick(1.0) == [("other", ["tick 1"])]
+    assert stuck.ticks == other.ticks == [1.0]
+    assert owner.next_deadline() == 1.0

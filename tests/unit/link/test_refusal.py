@@ -22,6 +22,7 @@ from zlinkpy.link import (
     roles_not_required,
 )
 from zlinkpy.wire import (
+    Admit,
     Close,
     CloseReason,
     Hello,
@@ -34,6 +35,7 @@ from zlinkpy.wire import (
 from .harness import (
     APP,
     COMPLETION,
+    PAIR_ID,
     ROLES,
     Node,
     admission,

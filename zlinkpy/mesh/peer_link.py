@@ -131,7 +131,7 @@ class LaneSink:
         if link is None:
             self.mesh.unadmitted_closed(self)
             return
-        link.open_lanes -= 1
+        link.lane_closed(self.lane)
         self.mesh.lane_closed(link)
         link.perform(link.pair.lost(self.lane, cause, self.mesh.now()))
 
@@ -152,6 +152,7 @@ class PeerLink:
         self.ended = False
         self.open_lanes = 0
         """Physical connections of this link whose close has not been observed."""
+        self._close_after: dict[Lane, tuple[Lane, bool]] = {}
         self._application: Connection | None = None
         self._completion: Connection | None = None
         self._paused = False
@@ -181,6 +182,8 @@ class PeerLink:
 
     def violated(self, lane: Lane, error: ProtocolError) -> None:
         """The peer broke the wire format on `lane`: this peer's connection ends, no other is touched (LV [D7])."""
+        if self.pair.ended:
+            return
         log.warning("closing the connection with %s: it sent a malformed record (%s)", self.rid or self.endpoint, error)
         self.perform(self.pair.violated(lane, error, self.mesh.now()))
 
@@ -197,10 +200,11 @@ class PeerLink:
                         connection.post(encode(command))
                 case Dial(lane=lane):
                     self._connected(lane, mesh.dial_lane(self, lane))
-                case CloseLane(lane=lane, linger=linger):
-                    connection = self.lanes.get(lane)
-                    if connection is not None:
-                        connection.close(linger=CLOSE_LINGER if linger else 0.0)
+                case CloseLane(lane=lane, linger=linger, after=after):
+                    if after is not None and after in self.lanes:
+                        self._close_after[after] = (lane, linger)
+                    else:
+                        self._close_lane(lane, linger=linger)
                 case Admitted(remote=remote):
                     self.admitted = True
                     self.rid = remote.node_rid
@@ -221,6 +225,19 @@ class PeerLink:
                     self._stop()
                     mesh.link_ended(self, action)
         mesh.deadline_moved(self)
+
+    def _close_lane(self, lane: Lane, *, linger: bool) -> None:
+        connection = self.lanes.get(lane)
+        if connection is not None:
+            connection.close(linger=CLOSE_LINGER if linger else 0.0)
+
+    def lane_closed(self, lane: Lane) -> None:
+        """The close of `lane` was observed: what had to wait for it is closed now (`CloseLane.after`)."""
+        self.open_lanes -= 1
+        waiting = self._close_after.pop(lane, None)
+        if waiting is not None:
+            other, linger = waiting
+            self._close_lane(other, linger=linger)
 
     def _stop(self) -> None:
         if not self.ended:

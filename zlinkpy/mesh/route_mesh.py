@@ -557,7 +557,7 @@ class RouteMesh:
         if link.intent is not None:
             link.intent.lane_closed(self.now())
             self.core.timer.touch(self.next_deadline())
-        if link.pair.failure is not None and not link.open_lanes:
+        if link.pair.ended and not link.open_lanes:
             self.links.discard(link)
         self._check_idle()
 

@@ -19,7 +19,7 @@ from attrs import evolve
 from zlinkpy.entropy import Entropy, SystemEntropy
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
 from zlinkpy.execution import JobQueueOptions, Permits, Workers
-from zlinkpy.location import LocationOptions, LocationStore, OwnerLease, StoreHealth, open_store
+from zlinkpy.location import LeaseDriver, LocationOptions, LocationStore, OwnerLease, StoreHealth, open_store
 from zlinkpy.mesh import DEFAULT_WEIGHT, MeshCore
 from zlinkpy.messages import Codecs
 from zlinkpy.runtime.discovery import MeshLocation
@@ -53,6 +53,8 @@ class Host:
         entropy: source of ids and jitter; the operating system's by default.
         transport: builds the transport; ZeroMQ by default. Simulations give the in-memory twin.
         watchdog: False switches the loop watchdog off, for clocks that do not follow real time.
+        lease_driver: who renews the owner lease; for such clocks the loop, because a clock that jumps waits for no
+            thread.
 
     Registration does no I/O. A host runs once.
     """
@@ -70,6 +72,7 @@ class Host:
         entropy: Entropy | None = None,
         transport: Callable[[Entropy], Any] | None = None,
         watchdog: bool = True,
+        lease_driver: LeaseDriver = LeaseDriver.THREAD,
     ) -> None:
         self._base = HostOptions(
             location_store=location_store,
@@ -83,6 +86,7 @@ class Host:
         self._entropy = entropy or SystemEntropy()
         self._transport = transport or (lambda entropy: ZmqTransport(entropy=entropy))
         self._watchdog = watchdog
+        self._lease_driver = lease_driver
         self._meshes: dict[str, Mesh] = {}
         self._started = False
 
@@ -205,7 +209,7 @@ class Host:
             if store is not None:
                 stack.push_async_callback(_close_store, store)
                 lease = await stack.enter_async_context(
-                    OwnerLease(store, options.location, self._entropy, health=health)
+                    OwnerLease(store, options.location, self._entropy, driver=self._lease_driver, health=health)
                 )
                 if lease.lease_generation is None:
                     log.warning(

@@ -49,6 +49,10 @@ SLICES = 10
 LATE = 3
 """A wait that took this many slices instead of one was not only waiting."""
 
+RAN = 0.1
+"""Share of such a wait the process must have been on a processor for it to count. A stopped process has none; one that
+computes on a machine with ten times as much to do as it has processors still reaches it."""
+
 JOIN_SECONDS = 2.0
 """How long a stop waits for the thread; it ends at once unless a log handler or `on_blocked` holds it."""
 
@@ -174,7 +178,7 @@ class LoopWatchdog:
         """How much of the time since `seen` the process ran for, and the two readings to go on from."""
         now, now_used = clock.current_time(), time.process_time()
         elapsed = now - seen
-        if elapsed > LATE * self._slice and now_used - used < elapsed / 2:
+        if elapsed > LATE * self._slice and now_used - used < elapsed * RAN:
             elapsed = self._slice
         return elapsed, now, now_used
 

@@ -166,8 +166,11 @@ def decode(
 
 
 _WRITERS: dict[type[Any], Writer] = {
-    spec.cls: _writer(spec, Topology.ROUTE_MESH) for spec in COMMANDS.values() if not spec.admission
+    spec.cls: _writer(spec, Topology.ROUTE_MESH)
+    for spec in COMMANDS.values()
+    if not spec.admission and spec.payload_limit is None
 }
+"""Commands left out are rare, and what else they need (a choice of body, the bytes of the payload) is spelled out."""
 
 
 def encode(
@@ -194,14 +197,14 @@ def encode(
                 return [writer(command, count, False), *parts]
             except (Misfit, ValueError, TypeError, AttributeError, OverflowError):
                 pass
-        return [_spelled_out(command, count, flagged=False), *parts]
+        return [_spelled_out(command, parts, flagged=False), *parts]
     frame = metadata if isinstance(metadata, bytes) else encode_metadata(metadata)
     if writer is not None:
         try:
             return [writer(command, count, True), frame, *parts]
         except (Misfit, ValueError, TypeError, AttributeError, OverflowError):
             pass
-    return [_spelled_out(command, count, flagged=True), frame, *parts]
+    return [_spelled_out(command, parts, flagged=True), frame, *parts]
 
 
 def _body_of(spec: CommandSpec, command: Any) -> Struct:
@@ -220,7 +223,7 @@ def _admission_class(body: Struct) -> type[Any]:
     return wire_type.cls
 
 
-def _spelled_out(command: Any, count: int, *, flagged: bool) -> bytes:
+def _spelled_out(command: Any, parts: Sequence[bytes], *, flagged: bool) -> bytes:
     """Frame 0 by the interpreting pass: raises ValueError with a reason, or accepts what only looks unusual (an
     IntEnum).
     """
@@ -228,8 +231,10 @@ def _spelled_out(command: Any, count: int, *, flagged: bool) -> bytes:
     packed = _body_of(spec, command).dump(command, "body")
     payload = getattr(command, "payload", None) if spec.payload is not PayloadUse.NONE else None
     expected = 0 if payload is None else payload.parts
-    if count != expected:
-        mistake("parts", f"{count} frames were given, the payload head says {expected}")
+    if len(parts) != expected:
+        mistake("parts", f"{len(parts)} frames were given, the payload head says {expected}")
+    if spec.payload_limit is not None and (size := sum(map(len, parts))) > spec.payload_limit:
+        mistake("parts", f"{size} bytes were given, a {spec.name} allows {spec.payload_limit}")
     if flagged and not spec.metadata:
         mistake("metadata", f"a {spec.name} carries none")
     body: bytes = msgpack.packb(packed)

@@ -324,6 +324,8 @@ class Struct(WireType):
 
     def _check(self, node: Any, path: str) -> Any:
         claimed, items = elements(node, path)
+        if self.conditional and claimed not in (full := len(self.fields), full - self.conditional):
+            violation(path, f"must have {full - self.conditional} or {full} elements, has {claimed}")
         if self.conditional and items:
             self.fields[0][1].check(items[0], f"{path}.{camel(self.fields[0][0])}")
         fields = self.expected(items[0] if items else None)

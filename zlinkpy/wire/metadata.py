@@ -91,10 +91,18 @@ def encode_metadata(entries: Mapping[str, str] | Iterable[tuple[str, str]]) -> b
             flat = _flat(found, "metadata")
             break
         flat += (key, value)
-    packed: bytes = msgpack.packb((_VERSION, flat))
+    try:
+        packed: bytes = msgpack.packb((_VERSION, flat))
+    except UnicodeEncodeError:
+        packed = _packed_checked(found)
     if len(packed) > METADATA_FRAME_MAX or len(found) > METADATA_ENTRIES_MAX:
-        _flat(found, "metadata")
+        return _packed_checked(found)
     return packed
+
+
+def _packed_checked(entries: Mapping[str, str]) -> bytes:
+    _flat(entries, "metadata")
+    return _packed(entries)
 
 
 def _plain(key: Any, value: Any) -> bool:

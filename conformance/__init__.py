@@ -1,0 +1,1 @@
+"""What an implementation in any language is checked against: the contract list, vectors, and how they are made."""

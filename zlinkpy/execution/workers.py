@@ -183,16 +183,20 @@ class Workers:
             The labels of what was cut, running ones first. Empty after a successful `drain`.
         """
         self._stopped = True
-        running = [job.label for job in self._suspended_jobs.values()]
-        if self._current is not None:
-            running.append(self._current.label)
-        queued = [job.label for job in self._ready]
+        cut = self.labels()
         for _ in range(len(self._ready)):
             self._ready.popleft()
             self._permits.release()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
-        return running + queued
+        return cut
+
+    def labels(self) -> list[str]:
+        """What is being worked on and what is queued, running jobs first."""
+        running = [job.label for job in self._suspended_jobs.values()]
+        if self._current is not None:
+            running.append(self._current.label)
+        return running + [job.label for job in self._ready]
 
     def statistics(self) -> WorkerStatistics:
         """The counts of this moment."""

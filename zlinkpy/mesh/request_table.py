@@ -183,6 +183,10 @@ class RequestTable:
             )
         return len(lost)
 
+    def labels(self) -> list[str]:
+        """The labels of the requests that have not ended."""
+        return [entry.label for entry in self._entries.values()]
+
     def close(self) -> list[str]:
         """Shutdown: end everything that is left and take nothing new. Returns the labels of what it ended."""
         self._closed = True

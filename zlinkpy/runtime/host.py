@@ -138,6 +138,11 @@ class Host:
         """The names of the registered meshes."""
         return tuple(self._meshes)
 
+    @property
+    def location_store(self) -> str | LocationStore | None:
+        """The store given in code; settings may name another."""
+        return self._base.location_store
+
     @asynccontextmanager
     async def run(self, *, settings: Settings | None = None) -> AsyncIterator[Runtime]:
         """Start everything; the host is SERVING inside the block and has shut down after it.

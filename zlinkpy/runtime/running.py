@@ -204,6 +204,10 @@ class Runtime(Calls):
             self._stopped.set()
         return result
 
+    def unfinished(self) -> tuple[str, ...]:
+        """What a shutdown would wait for now, for people: labels of handlers, of queued jobs, and of own requests."""
+        return (*self._core.workers.labels(), *self._core.requests.labels())
+
     async def _stop(self, deadline: float) -> TerminationResult:
         core = self._core
         self._move(RuntimeState.DRAINING)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from zlinkpy.link import Action, CloseLane, Ended, FailureReason, LivenessOwner, NotReady, PairPhase
-from zlinkpy.wire import FlowState, Lane, LivenessAck, LivenessProbe, ReceiveFlow, Update
+from zlinkpy.wire import COMMANDS, FlowState, Lane, LivenessAck, LivenessProbe, ReceiveFlow, Topology, Update
 
-from .harness import APP, COMPLETION, ROLES, Node, admission, probed_node, ready_node
+from .harness import APP, COMPLETION, LINK_COMMANDS, ROLES, Node, admission, probed_node, ready_node
 
 each_role = pytest.mark.parametrize("role", ROLES)
 VECTORS = Path(__file__).parents[3] / "conformance" / "vectors"
@@ -93,26 +93,28 @@ def test_infrastructure_records_do_not_move_the_deadline(role: str, what: str) -
     assert node.end.failure.at == 15.0
 
 
-def _other_commands() -> dict[str, tuple[Lane, list[bytes]]]:
-    """One valid record of each RouteMesh command that is not the link's own, from the conformance vectors."""
-    records: dict[str, tuple[Lane, list[bytes]]] = {}
-    for path in sorted(VECTORS.glob("*.json")):
-        for vector in json.loads(path.read_text(encoding="utf-8")):
-            own = vector.get("command") in ("hello", "admit", "reject", "update", "livenessProbe", "livenessAck")
-            if not vector["valid"] or vector.get("topology") != "routeMesh" or own:
-                continue
-            if vector["command"] not in ("receiveFlow", "close"):
-                lane = Lane[vector["lane"].upper()]
-                records.setdefault(vector["command"], (lane, [bytes.fromhex(frame) for frame in vector["frames"]]))
-    return records
+# Everything a peer may send on a RouteMesh connection besides the link's own commands.
+OTHERS = [
+    spec.name
+    for spec in COMMANDS.values()
+    if Topology.ROUTE_MESH in spec.bodies and not issubclass(spec.cls, LINK_COMMANDS)
+]
+
+
+def vector_of(command: str) -> tuple[Lane, list[bytes]]:
+    """A valid record of `command` from the conformance vectors, and the lane it is sent on."""
+    (path,) = VECTORS.glob(f"*-{command}.json")
+    vectors = json.loads(path.read_text(encoding="utf-8"))
+    vector = next(each for each in vectors if each["valid"] and each["topology"] == "routeMesh")
+    return Lane[vector["lane"].upper()], [bytes.fromhex(frame) for frame in vector["frames"]]
 
 
 @each_role
 @pytest.mark.contract("LV-70")
-@pytest.mark.parametrize("command", _other_commands())
+@pytest.mark.parametrize("command", OTHERS)
 def test_no_other_command_moves_the_deadline(role: str, command: str) -> None:
     node, x = probed_node(role)
-    lane, frames = _other_commands()[command]
+    lane, frames = vector_of(command)
     assert node.deliver(lane, frames, 8.0) == []
     assert len(node.handled) == 1
     assert judgement(node) == (15.0, x)

@@ -77,8 +77,10 @@ class DescriptorMachine:
         check_publishable(first)
         self.failure: ZlinkError | None = None
         """Why nothing is published any more: the host's ERROR."""
+        self.is_failing = False
+        """True when the newest content was tried and could not be stored; it is tried again."""
         self.failed_attempts = 0
-        """How often the newest content could not be stored."""
+        """How often that happened: a next try may begin before anybody has seen the flag."""
         self.last_error = ""
         self._options = options
         self._owner_id = owner_id
@@ -101,6 +103,7 @@ class DescriptorMachine:
         self._round_start = 0.0
         self._round_content = first
         self._used: list[Condition] = []
+        self._lost_answers = 0
         self._due: float | None = None
         self._lease_row = b""
         self._lease_generation = 0
@@ -148,6 +151,7 @@ class DescriptorMachine:
         changed = not same_content(self._wanted, descriptor)
         self._wanted = descriptor
         if changed:
+            self.is_failing = False
             self._due = None
 
     def verify(self) -> None:
@@ -167,6 +171,7 @@ class DescriptorMachine:
         self._lease_row, self._lease_generation, self._stamp = lease_row, lease_generation, stamp
         self._round_start = now
         self._round_content = self._wanted
+        self._lost_answers = 0
         self._verify, self._restored = self._verify or self._restored, False
         if self._verify:
             return self._check(_Why.VERIFY, now)
@@ -250,10 +255,12 @@ class DescriptorMachine:
             return self._confirmed(self._sent, answer.versions[self._key], now)
         if isinstance(answer, Conflict) and self._room(now):
             return self._check(_Why.CONFLICT, now)
-        if isinstance(answer, StoreFailure) and answer.applied == "unknown" and self._room(now):
+        lost = isinstance(answer, StoreFailure) and answer.applied == "unknown"
+        self._lost_answers += lost
+        if lost and self._room(now):
             return self._check(_Why.LOST_ANSWER, now)
         # With no time left to read, the next round begins with reading.
-        self._verify = self._verify or not isinstance(answer, StoreFailure) or answer.applied == "unknown"
+        self._verify = self._verify or lost or isinstance(answer, Conflict)
         return self._failed(now, _text(answer))
 
     def _confirmed(self, stored: MeshNodeDescriptor | None, version: str, now: float) -> Request | None:
@@ -262,8 +269,11 @@ class DescriptorMachine:
         self._holders.clear()
         self._verify = False
         if self.is_current:
+            self.is_failing = False
             self._due = None
             return None
+        if stored is not self._sent and same_content(self._round_content, self._wanted):
+            return self._again(now)
         # Something newer is wanted by now: it gets a round of its own, at once.
         self._due = now
         return None
@@ -298,10 +308,12 @@ class DescriptorMachine:
         self._version = None
         self._verify = False
         self._row_condition = IfMissing(self._key)
-        self._claim_condition = self._claim_condition or self._claim_free()
-        if self._claim_key is not None:
-            return self._lookup(_Step.CLAIM_CHECK, self._claim_key, now)
-        return self._again(now)
+        return self._check_claim(now)
+
+    def _check_claim(self, now: float) -> Request | None:
+        if self._claim_key is None:
+            return self._again(now)
+        return self._lookup(_Step.CLAIM_CHECK, self._claim_key, now)
 
     def _claim_checked(self, found: Missing | Found, now: float) -> Request | None:
         assert self._claim_key is not None
@@ -321,7 +333,10 @@ class DescriptorMachine:
         # Refused, and everything else is as the refused batch said: then it was the lease, and repeating would spin.
         if self._why is _Why.CONFLICT and self._conditions() == self._used:
             return self._failed(now, "the owner lease was not in the store")
-        return self._write(now) if self._room(now) else self._failed(now, "the publication was not confirmed")
+        # A store that loses answer after answer is left alone until the next round.
+        if self._room(now) and self._lost_answers <= 1:
+            return self._write(now)
+        return self._failed(now, "the publication was not confirmed")
 
     def _contest(self, key: bytes, found: Found, owner_id: str, generation: int, now: float) -> Request:
         self._contested = (key, found, owner_id, generation)
@@ -342,11 +357,11 @@ class DescriptorMachine:
             self._holders[lease_key] = (
                 IfMissing(lease_key) if isinstance(lease, Missing) else IfVersion(lease_key, lease.version)
             )
-        if key == self._key:
-            self._row_condition = IfVersion(key, found.version)
-        else:
+        if key != self._key:
             self._claim_condition = IfVersion(key, found.version)
-        return self._again(now)
+            return self._again(now)
+        self._row_condition = IfVersion(key, found.version)
+        return self._check_claim(now)
 
     def _taken(self) -> ConfigurationError:
         wanted = self._wanted
@@ -359,11 +374,13 @@ class DescriptorMachine:
 
     def _failed(self, now: float, detail: str) -> Request | None:
         self.last_error = detail
-        if same_content(self._round_content, self._wanted):
-            self.failed_attempts += 1
-            self._due = max(self._round_start + self._options.polling_interval, now)
-        else:
+        if not same_content(self._round_content, self._wanted):
             self._due = now
+            return None
+        self.is_failing = True
+        self.failed_attempts += 1
+        # A lease that was put back meanwhile may have been all that was missing.
+        self._due = now if self._restored else max(self._round_start + self._options.polling_interval, now)
         return None
 
     def _refused(self, failure: ZlinkError) -> Request | None:

@@ -23,7 +23,7 @@ from zlinkpy.errors import ConfigurationError, InvalidOperationError
 from zlinkpy.location.keys import ID_MAX_BYTES, encode_part, rid_hex
 from zlinkpy.location.rows import GENERATION_MAX, RECORD_VERSION, Fields, dump_row, load_row
 from zlinkpy.location.store import StoreCorruption
-from zlinkpy.wire.enums import ObjectRole, RuntimeState
+from zlinkpy.wire import ObjectRole, RuntimeState
 
 WEIGHT_MAX = 10_000
 DEFAULT_WEIGHT = 100

@@ -19,6 +19,7 @@ from zlinkpy.location.descriptors import MeshNodeDescriptor
 from zlinkpy.location.discovery_machine import DiscoveryMachine, Snapshot
 from zlinkpy.location.health import StoreHealth, StoreOperation
 from zlinkpy.location.lease import OwnerLease
+from zlinkpy.location.lease_machine import LEASE_CONFIRMED, LeaseEvent
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.location.store import Expired, Found, Item, LocationStore, Missing, Page, StoreCorruption, StoreFailure
 
@@ -62,6 +63,8 @@ class MeshDiscovery:
         self._on_snapshot = on_snapshot
         self._lease = lease
         self._health = health or StoreHealth(options.store_failure_grace)
+        if lease is not None:
+            lease.on_change(self._lease_changed)
         self._shown = self._machine.snapshot
         self._failure: ZlinkError | None = None
         self._polls_begun = 0
@@ -118,22 +121,28 @@ class MeshDiscovery:
                 break
         self._wake = trio.Event()
 
+    def _lease_changed(self, event: LeaseEvent) -> None:
+        """A recovery that waits for the lease goes on with it."""
+        if event.kind in LEASE_CONFIRMED and self._machine.is_recovering:
+            self._wake.set()
+
     async def _poll(self) -> None:
         self._polls_begun += 1
-        self._failure = None
         now = trio.current_time()
         if self._lease is not None and self._machine.is_recovering and not self._lease.is_valid(now):
             # Own lease first: a list read earlier would be acted on by a host that may not own anything yet.
-            self._failure = UnavailableError("the owner lease is not valid", cause="OwnerLease")
+            failure: ZlinkError | None = UnavailableError("the owner lease is not valid", cause="OwnerLease")
             await trio.lowlevel.checkpoint()
             self._show(self._machine.tick(now))
         else:
-            await self._poll_store(now)
+            failure = await self._poll_store(now)
+        # Set at the end only: whoever waits for this poll may run after the next one has begun.
+        self._failure = failure
         self._polls_ended += 1
         self._polled.set()
         self._polled = trio.Event()
 
-    async def _poll_store(self, began: float) -> None:
+    async def _poll_store(self, began: float) -> ZlinkError | None:
         machine = self._machine
         machine.begin(began)
         try:
@@ -141,12 +150,12 @@ class MeshDiscovery:
             await self._read_leases(owners)
         except _PollFailure as failure:
             now = trio.current_time()
-            self._failure = failure.cause
             self._health.failed(failure.operation, now, failure.cause.message)
             self._show(machine.failed(failure.operation, failure.cause.message, now))
-            return
+            return failure.cause
         self._health.succeeded(StoreOperation.LEASE_READ)
         self._show(machine.complete(trio.current_time()))
+        return None
 
     async def _list(self) -> list[Item]:
         try:

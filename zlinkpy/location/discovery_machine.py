@@ -31,7 +31,7 @@ from zlinkpy.location.health import StoreOperation
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.location.rows import decode_lease, lease_remaining
 from zlinkpy.location.store import Found, Item, Missing, StoreCorruption
-from zlinkpy.wire.enums import ObjectRole, RuntimeState
+from zlinkpy.wire import ObjectRole, RuntimeState
 
 
 @frozen

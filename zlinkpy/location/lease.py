@@ -27,14 +27,13 @@ from zlinkpy.entropy import Entropy
 from zlinkpy.errors import ConfigurationError, UnavailableError
 from zlinkpy.location.calls import perform, perform_blocking
 from zlinkpy.location.health import StoreHealth, StoreOperation
-from zlinkpy.location.lease_machine import LeaseEvent, LeaseEventKind, LeaseMachine, LeaseState
+from zlinkpy.location.lease_machine import LEASE_CONFIRMED, LeaseEvent, LeaseEventKind, LeaseMachine, LeaseState
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.location.requests import Answer, Request
 from zlinkpy.location.service import Service
 from zlinkpy.location.store import BlockingStore, DedicatedProvider, LocationStore
 
 _Handles: TypeAlias = tuple[BlockingStore, BlockingStore]
-_ANSWERED = frozenset({LeaseEventKind.CLAIMED, LeaseEventKind.RENEWED, LeaseEventKind.RESTORED})
 
 
 class LeaseDriver(Enum):
@@ -251,7 +250,7 @@ class OwnerLease(Service):
         for event in events:
             if event.kind is LeaseEventKind.FAILED:
                 self._health.failed(StoreOperation.LEASE, event.at, event.detail)
-            elif event.kind in _ANSWERED:
+            elif event.kind in LEASE_CONFIRMED:
                 self._health.succeeded(StoreOperation.LEASE)
             self._answered.set()
             self._changed.set()

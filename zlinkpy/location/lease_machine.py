@@ -73,6 +73,10 @@ class LeaseEventKind(Enum):
     RELEASED = "released"
 
 
+LEASE_CONFIRMED = frozenset({LeaseEventKind.CLAIMED, LeaseEventKind.RENEWED, LeaseEventKind.RESTORED})
+"""The events that come with a new own deadline."""
+
+
 @frozen
 class LeaseEvent:
     """One event at host time `at`, with the own deadline as it is after it."""
@@ -113,6 +117,7 @@ class LeaseMachine:
         self._row = b""
         self._version = ""
         self._unresolved: dict[bytes, int] = {}
+        self._lost_answers = 0
         self._step: _Step | None = None
         self._stopping = False
         self._due = -math.inf
@@ -190,6 +195,7 @@ class LeaseMachine:
     def _begin_round(self, now: float) -> None:
         self._round_start = now
         self._round_end = now + self._options.owner_lease_renew_timeout
+        self._lost_answers = 0
 
     def _end_round(self, now: float) -> None:
         self._due = max(self._round_start + self._options.owner_lease_renew_interval, now)
@@ -215,6 +221,10 @@ class LeaseMachine:
     def _room(self, now: float) -> bool:
         """True when the round may send another request."""
         return not self._stopping and now < self._round_end
+
+    def _may_repeat(self, now: float) -> bool:
+        """True when the round may send its write again: a store that loses answer after answer is left alone."""
+        return self._room(now) and self._lost_answers <= 1
 
     def _send(self, step: _Step, request: Request, now: float) -> Request:
         self._step = step
@@ -260,6 +270,7 @@ class LeaseMachine:
             if answer.applied == "no":
                 return self._failed(now, _text(answer))
             self._unresolved[self._candidate] = self._candidate_generation
+            self._lost_answers += 1
         if not self._room(now):
             return self._failed(now, _text(answer))
         return self._lookup(_Step.CLAIM_CHECK, self._key, now)
@@ -267,7 +278,9 @@ class LeaseMachine:
     def _claim_checked(self, found: Missing | Found, now: float) -> Request | None:
         if isinstance(found, Missing):
             # Only the counter moved, or the claim did not arrive (yet): claim again within the same time (LO-102).
-            return self._read_counter(now) if self._room(now) else self._failed(now, "the claim was not confirmed")
+            return (
+                self._read_counter(now) if self._may_repeat(now) else self._failed(now, "the claim was not confirmed")
+            )
         generation = self._unresolved.get(found.value)
         if generation is None:
             return self._lost(now, self._taken())
@@ -310,8 +323,9 @@ class LeaseMachine:
             return self._renewed(self._options.owner_lease_ttl, now)
         if isinstance(answer, Missing | Found):
             return self._checked(answer, now)
-        decided = isinstance(answer, Conflict) or (isinstance(answer, StoreFailure) and answer.applied == "unknown")
-        if not decided or step is _Step.CHECK or not self._room(now):
+        lost = isinstance(answer, StoreFailure) and answer.applied == "unknown"
+        self._lost_answers += lost
+        if not (lost or isinstance(answer, Conflict)) or step is _Step.CHECK or not self._room(now):
             return self._failed(now, _text(answer))
         return self._lookup(_Step.CHECK, self._key, now)
 
@@ -329,7 +343,7 @@ class LeaseMachine:
             return self._renewed(remaining, now)
         # The row is as it was before the lost answer: the renewal did not happen.
         self._extend(remaining)
-        return self._renew(now) if self._room(now) else self._failed(now, "the renewal was not confirmed")
+        return self._renew(now) if self._may_repeat(now) else self._failed(now, "the renewal was not confirmed")
 
     def _renewed(self, remaining: float, now: float) -> Request | None:
         restored = self.state is LeaseState.LAPSED
@@ -346,8 +360,8 @@ class LeaseMachine:
             self.state = LeaseState.LAPSED
             self.own_deadline = None
             self._emit(LeaseEventKind.LAPSED, now, "the lease row was gone")
-        if not self._room(now):
-            return self._failed(now, "no time was left to put the lease back")
+        if not self._may_repeat(now):
+            return self._failed(now, "the lease could not be put back yet")
         put = Put(self._key, self._row, self._options.ttl_ms)
         return self._send(_Step.PUT_BACK, Batch((IfMissing(self._key),), (put,), self._round_end - now), now)
 

@@ -1,8 +1,8 @@
 """Settings of the location runtime, and the rules that keep them safe together (LO-004..007).
 
-Invariant: a lease that is renewed on its grid, with one renewal failing at its timeout, is renewed again before the
-host's own deadline. That is what ``max(interval, timeout) + timeout < ttl - margin`` says; without it a single slow
-answer blocks the host. It holds for hosts that only read descriptors, too, because the same numbers bound how long a
+Invariant: a renewal that starts on its grid and takes as long as it may still ends before the host's own deadline.
+That is what ``max(interval, timeout) + timeout < ttl - margin`` says; without it a single slow answer blocks the host.
+It holds for hosts that only read descriptors, too, because the same numbers bound how long a
 lease read is trusted.
 
 Peer liveness (probe interval, probe timeout) is not here on purpose: a lease says who owns, a probe says who answers,
@@ -89,7 +89,7 @@ class LocationOptions:
         usable = self.owner_lease_ttl - self.owner_lease_fencing_margin
         if not worst < usable:
             raise ConfigurationError(
-                "one failed renewal would let the lease lapse: "
+                "one slow renewal would outlast the lease: "
                 "max(owner_lease_renew_interval, owner_lease_renew_timeout) "
                 f"+ owner_lease_renew_timeout = {worst:g} s must be below owner_lease_ttl - owner_lease_fencing_margin "
                 f"= {usable:g} s"

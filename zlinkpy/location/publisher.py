@@ -70,6 +70,11 @@ class DescriptorPublisher(Service):
         return 0 if self._machine is None else self._machine.revision
 
     @property
+    def is_current(self) -> bool:
+        """True when the store is known to have the newest content."""
+        return self._machine is not None and self._machine.is_current
+
+    @property
     def failure(self) -> Exception | None:
         """Why nothing is published any more: ids in use by a live node, an unreadable row, no revision left (the
         host's ERROR).
@@ -116,21 +121,22 @@ class DescriptorPublisher(Service):
     async def settled(self) -> bool:
         """Wait for the newest content: True when it is stored, False when storing it failed or may not be tried now.
 
-        Does not wait for a retry, so it is bounded by the renew timeout, twice when an older publication is under way
-        (LO-142). Raises the publisher's `failure`.
+        Does not wait for the next try, so it is bounded by the renew timeout, twice when an older publication is
+        under way (LO-142). Raises the publisher's `failure`.
         """
-        await trio.lowlevel.checkpoint()
         machine = self._machine
         if machine is None:
             raise InvalidOperationError("nothing is published yet; begin with publish()")
         failed = machine.failed_attempts
+        await trio.lowlevel.checkpoint()
         while True:
             if machine.failure is not None:
                 raise machine.failure
             if machine.is_current:
                 return True
             blocked = self._removed or not self._lease.is_valid(trio.current_time())
-            if machine.failed_attempts != failed or (blocked and not machine.in_flight):
+            idle = not machine.in_flight
+            if machine.failed_attempts != failed or (idle and (machine.is_failing or blocked)):
                 return False
             await self._settled.wait()
 
@@ -200,14 +206,13 @@ class DescriptorPublisher(Service):
 
     async def _round(self, machine: DescriptorMachine | None, request: Request | None) -> None:
         assert machine is not None
-        failed = machine.failed_attempts
         while request is not None:
             if isinstance(request, Batch) and not self._lease.is_valid(trio.current_time()):
                 blocked = StoreFailure("the owner lease is not valid", applied="no", operation="write")
                 request = machine.settle(blocked, trio.current_time())
             else:
                 request = machine.settle(await perform(self._store, request), trio.current_time())
-        if machine.failed_attempts != failed or machine.failure is not None:
+        if machine.is_failing or machine.failure is not None:
             self._health.failed(StoreOperation.DESCRIPTOR_WRITE, trio.current_time(), machine.last_error)
         elif machine.is_current:
             self._health.succeeded(StoreOperation.DESCRIPTOR_WRITE)

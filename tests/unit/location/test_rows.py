@@ -35,7 +35,7 @@ from zlinkpy.location.rows import (
     lease_remaining,
 )
 from zlinkpy.location.store import Found, StoreCorruption
-from zlinkpy.wire.enums import ObjectRole, RuntimeState
+from zlinkpy.wire import ObjectRole, RuntimeState
 
 FULL = MeshNodeDescriptor(
     mesh_name="main",

@@ -24,7 +24,7 @@ def to_milliseconds(timeout: float) -> int:
     if not 0 < scaled <= MAX_MILLISECONDS:
         raise ValueError(f"timeout must be above 0 and at most {MAX_MILLISECONDS / 1000} s, not {timeout!r}")
     nearest = round(scaled)
-    # 0.07 s is 70 ms although 0.07 * 1000 is 70.00000000000001: binary noise is not a fraction to round up.
+    # 2.007 s is 2007 ms although 2.007 * 1000 is 2007.0000000000002: binary noise is not a fraction to round up.
     if abs(scaled - nearest) <= scaled * 1e-12:
         return nearest
     return math.ceil(scaled)
@@ -47,4 +47,7 @@ def validate_metadata(metadata: Mapping[str, str] | None) -> bytes | None:
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata must map str to str, not {key!r} to {value!r}")
-    return wire.encode_metadata(metadata)
+    try:
+        return wire.encode_metadata(metadata)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"metadata: {error.object!r} has no UTF-8 form ({error.reason})") from None

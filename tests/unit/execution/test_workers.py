@@ -359,10 +359,11 @@ async def test_ctrl_c_inside_a_handler_ends_the_program(wrapped: bool) -> None:
     bench = Bench()
 
     async def host() -> None:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(bench.workers.run)
-            bench.call(lambda: now(error))
-            await trio.sleep_forever()
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(bench.workers.run)
+                bench.call(lambda: now(error))
+                await trio.sleep_forever()
 
     with pytest.raises(BaseExceptionGroup) as caught:
         await host()

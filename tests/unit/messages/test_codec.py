@@ -206,7 +206,7 @@ def test_nesting_beyond_what_can_be_read_is_a_decode_error() -> None:
 
 
 def test_claimed_lengths_allocate_no_more_than_a_bound() -> None:
-    claims = b"\x81\xa8children" + b"\xdd\x00\x10\x00\x00" * 300 + b"\xdd\x7f\xff\xff\xff"
+    claims = b"\x81\xa8children" + b"\xdd\x00\x00\x05\xdc" * 300 + b"\xdd\x7f\xff\xff\xff"
     reader = CODEC.decoder_for(Tree)
     tracemalloc.start()
     try:

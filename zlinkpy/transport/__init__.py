@@ -8,12 +8,16 @@ from zlinkpy.transport.interface import (
     Transport,
     TransportStatistics,
 )
+from zlinkpy.transport.memory_network import MemoryNetwork
+from zlinkpy.transport.memory_transport import MemoryTransport
 from zlinkpy.transport.zmq_transport import ZmqTransport
 
 __all__ = [
     "Connection",
     "ConnectionClosed",
     "Listener",
+    "MemoryNetwork",
+    "MemoryTransport",
     "Sink",
     "Transport",
     "TransportStatistics",

@@ -27,6 +27,10 @@ ROTATION_SECONDS = 0.005
 # same bound up to `admit`). An unresolvable host name raises no event in libzmq, so nothing else would end it.
 DIAL_SECONDS = 5.0
 
+# Infrastructure records that may wait behind a full send queue. Probes, acks and flow states are a handful per
+# connection: whoever lets a thousand of them pile up does not read at all, and is disconnected.
+POST_LIMIT = 1024
+
 
 class ConnectionClosed(Exception):
     """Sending on a connection whose close has been requested or observed."""

@@ -24,17 +24,13 @@ from enum import Enum, auto
 import trio
 import zmq
 
-from zlinkpy.transport.interface import DIAL_SECONDS, Connection, ConnectionClosed, Sink
+from zlinkpy.transport.interface import DIAL_SECONDS, POST_LIMIT, Connection, ConnectionClosed, Sink
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import ReceiveStage, Source, TurnEnd
 from zlinkpy.transport.rotation import Budgets, Turn
 from zlinkpy.transport.sockets import SocketFactory
 
 LOGGER = logging.getLogger("zlinkpy.transport")
-
-# Infrastructure records that may wait behind a full send queue. Probes, acks and flow states are a handful per
-# connection: whoever lets a thousand of them pile up does not read at all, and is disconnected.
-POST_LIMIT = 1024
 
 # Plain ints: pyzmq's flag enum costs a quarter of a microsecond for every `|`.
 _MORE = int(zmq.SNDMORE | zmq.NOBLOCK)

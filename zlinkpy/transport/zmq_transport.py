@@ -79,6 +79,8 @@ class ZmqTransport:
         self._all_gone = trio.Event()
         self._closing = False
         self._entered = False
+        self._failed = False
+        self._served = trio.Event()
 
     async def __aenter__(self) -> ZmqTransport:
         if self._entered:
@@ -88,32 +90,46 @@ class ZmqTransport:
             self._context = zmq.Context()
         self._sockets = SocketFactory(self._context, self._options)
         self._nursery_manager = trio.open_nursery()
-        self._nursery = await self._nursery_manager.__aenter__()
-        self._readiness: Readiness[Callable[[], None]] = make_readiness(self._nursery)
-        self._stage = ReceiveStage(self._readiness, self._budgets)
-        self._nursery.start_soon(self._stage.run, name="receive stage")
-        self._nursery.start_soon(self._stage.run_looker, name="receive stage looker")
-        self._nursery.start_soon(self._stage.run_timer, name="transport timer")
+        nursery = await self._nursery_manager.__aenter__()
+        await nursery.start(self._serve)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Set before anything here cancels: true only when a task of ours failed and took the body with it.
-        failed = self._nursery.cancel_scope.cancel_called
         try:
-            if not failed:
-                with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True):
+                if not self._failed:
                     await self._close_everything()
+                self._serving.cancel()
+                await self._served.wait()
         finally:
             self._closing = True
-            self._nursery.cancel_scope.cancel()
             try:
                 # A failure of a task of ours comes out here. An error of the body passes by as it is, in no group.
-                await self._nursery_manager.__aexit__(*((kind, error, trace) if failed else (None, None, None)))
+                details = (kind, error, trace) if self._failed else (None, None, None)
+                await self._nursery_manager.__aexit__(*details)
             finally:
                 with trio.CancelScope(shield=True):
                     await self._release()
+
+    async def _serve(self, task_status: trio.TaskStatus[None]) -> None:
+        """Run the three tasks until told: a cancelled owner still needs them to see its connections end."""
+        self._serving = trio.CancelScope(shield=True)
+        try:
+            with self._serving:
+                async with trio.open_nursery() as nursery:
+                    self._readiness: Readiness[Callable[[], None]] = make_readiness(nursery)
+                    self._stage = ReceiveStage(self._readiness, self._budgets)
+                    nursery.start_soon(self._stage.run, name="receive stage")
+                    nursery.start_soon(self._stage.run_looker, name="receive stage looker")
+                    nursery.start_soon(self._stage.run_timer, name="transport timer")
+                    task_status.started()
+        except BaseException:
+            self._failed = True
+            raise
+        finally:
+            self._served.set()
 
     async def listen(self, endpoint: str, accept: Callable[[Connection], Sink]) -> Listener:
         """Bind `endpoint`; see `Transport.listen`."""

@@ -1,0 +1,584 @@
+"""The in-memory twin of the ZeroMQ transport, for simulation: the same interface, trio's clock, and faults on command.
+
+It keeps what the layers above can observe: whole records in order, a bounded send queue, `opened` before the first
+record, the `closed` that follows from a close and comes once, records that arrived before a disconnect handed over
+first, a paused connection closed at once, fair rotations with the same bounds. It has no handshake bytes and no limit
+on frames. See `memory_network` for latency and faults.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from types import TracebackType
+
+import trio
+
+from zlinkpy.transport.endpoints import Endpoint, parse_endpoint
+from zlinkpy.transport.interface import (
+    DIAL_SECONDS,
+    POST_LIMIT,
+    Connection,
+    ConnectionClosed,
+    Listener,
+    Sink,
+    TransportStatistics,
+)
+from zlinkpy.transport.memory_network import Direction, MemoryNetwork, Wire
+from zlinkpy.transport.rotation import Budgets, Rotation, Turn
+
+LOGGER = logging.getLogger("zlinkpy.transport")
+
+
+class MemoryConnection:
+    """One end of a `Wire`."""
+
+    def __init__(
+        self, transport: MemoryTransport, endpoint: str, sink: Sink | None, listener: MemoryListener | None
+    ) -> None:
+        self.transport = transport
+        self._network = transport.network
+        self._number = self._network.next_number()
+        self._endpoint = endpoint
+        self._sink = sink
+        self._listener = listener
+        self._wire: Wire | None = None
+        self._out: Direction | None = None
+        self._into: Direction | None = None
+        self._open = False
+        self._closing = False
+        self._done = False
+        self._paused = False
+        self._cause: str | None = None
+        self._end_sent = False
+        self._posts: deque[list[bytes]] = deque()
+        self._waiters: deque[trio.lowlevel.Task] = deque()
+
+    @property
+    def id(self) -> int:
+        return self._number
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    @property
+    def dialled(self) -> bool:
+        return self._listener is None
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    @property
+    def posted(self) -> int:
+        return len(self._posts)
+
+    @property
+    def met(self) -> bool:
+        """Dialled, or accepted with its first record."""
+        return self._sink is not None
+
+    def __repr__(self) -> str:
+        return f"<MemoryConnection {self._number} {self._endpoint} {'open' if self._open else 'not open'}>"
+
+    # -- sending
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        wire, out = self._must_be_open()
+        if not frames:
+            raise ValueError("a record has at least one frame")
+        if self._posts or not out.has_room:
+            return False
+        self._network.push(wire, out, list(frames))
+        return True
+
+    def post(self, frames: Sequence[bytes]) -> None:
+        if not self._open or self.send(frames):
+            return
+        self._posts.append(list(frames))
+        if len(self._posts) > POST_LIMIT:
+            self._cause = f"the peer does not read: more than {POST_LIMIT} infrastructure records wait"
+            self.close()
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        _, out = self._must_be_open()
+        if out.has_room and not self._posts:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        else:
+            task = trio.lowlevel.current_task()
+            self._waiters.append(task)
+
+            def abort(_: object) -> trio.lowlevel.Abort:
+                self._waiters.remove(task)
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        self._must_be_open()
+
+    def room_came(self) -> None:
+        """The network took a record of ours."""
+        assert self._wire is not None
+        assert self._out is not None
+        while self._posts and self._out.has_room:
+            self._network.push(self._wire, self._out, self._posts.popleft())
+        if self._closing and not self._posts:
+            # Everything accepted before a lingering close is on its way: now the end of the stream.
+            self._send_end()
+            if not self._out.parcels:
+                self._finish_soon("closed here")
+        if self._waiters and self._out.has_room and not self._posts:
+            trio.lowlevel.reschedule(self._waiters.popleft())
+            while self._waiters and not self._out.parcels:
+                # No record is left whose departure could wake them.
+                trio.lowlevel.reschedule(self._waiters.popleft())
+
+    def _must_be_open(self) -> tuple[Wire, Direction]:
+        if not self._open:
+            raise ConnectionClosed(f"{self!r} takes no records")
+        assert self._wire is not None
+        assert self._out is not None
+        return self._wire, self._out
+
+    # -- receiving
+
+    def pause(self) -> None:
+        if self._listener is None:
+            self._paused = True
+            self.transport.look()
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self.transport.look()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused or (self._listener is not None and self._listener.is_paused)
+
+    @property
+    def expects(self) -> bool:
+        """Something is on its way, or held."""
+        return self._into is not None and bool(self._into.parcels)
+
+    def next_due(self) -> float | None:
+        """When something can be taken; None: nothing is on its way, or not before the network changes."""
+        into = self._into
+        if self._done or into is None or not into.parcels or not self._network.passes(into):
+            return None
+        if self._closing or not self.is_paused:
+            return into.parcels[0].due
+        return into.parcels[-1].due if into.ends else None
+
+    def take_turn(self, budgets: Budgets, now: float) -> bool:
+        """Take what is due; True: a bound was reached."""
+        into = self._into
+        wire = self._wire
+        turn = Turn(budgets, now)
+        while True:
+            due = self.next_due()
+            if due is None or due > now or into is None or wire is None:
+                return False
+            if self.is_paused and not self._closing:
+                into.parcels.clear()
+                self._network.took(wire, into)
+                self._ended_by_peer()
+                return False
+            frames = into.parcels.popleft().frames
+            if frames is None:
+                self._network.took(wire, into)
+                self._ended_by_peer()
+                return False
+            if not self._closing:
+                self._receive(frames)
+            self._network.took(wire, into)
+            if turn.spend(sum(map(len, frames)), trio.current_time()):
+                return True
+
+    def _receive(self, frames: list[bytes]) -> None:
+        if self._sink is None:
+            assert self._listener is not None
+            if not self._listener.present(self):
+                return
+        sink = self._sink
+        if sink is None or self._closing:
+            return
+        self._network.note("received", self._number, len(frames), sum(map(len, frames)))
+        try:
+            sink.received(self, frames)
+        except Exception:
+            LOGGER.exception("the sink of %r failed; this connection is closed", self)
+            self._fail()
+
+    # -- life
+
+    def attach(self, wire: Wire, *, out: Direction, into: Direction) -> None:
+        self._wire, self._out, self._into = wire, out, into
+
+    def established(self, when: float) -> None:
+        self.transport.at(when, self._open_now)
+
+    def begin(self, sink: Sink) -> None:
+        """The first record of an accepted connection is here."""
+        self._sink = sink
+        self._open = True
+        self._tell_opened()
+
+    def refused(self) -> None:
+        self._finish_soon("connection refused")
+
+    def broken(self) -> None:
+        """Cut from outside."""
+        if not self._closing:
+            self._stop("disconnected")
+        self._finish_soon(self._cause or "disconnected")
+
+    def dial_timed_out(self) -> None:
+        if not self._open and not self._closing and not self._done:
+            self._stop("dial timed out")
+            self._drop_wire()
+            self._finish_soon("dial timed out")
+
+    def close(self, *, linger: float = 0.0) -> None:
+        if self._closing or self._done:
+            return
+        was_open = self._open
+        self._stop(self._cause or "closed here")
+        if not was_open or linger <= 0:
+            self._drop_wire()
+            self._finish_soon("closed here")
+            return
+        self.room_came()
+        self.transport.at(trio.current_time() + linger, self._linger_ended)
+
+    def _linger_ended(self) -> None:
+        if not self._done:
+            self._drop_wire()
+            self._finish_soon("closed here")
+
+    def _open_now(self) -> None:
+        if not self._closing and not self._done:
+            self._open = True
+            self._tell_opened()
+
+    def _stop(self, cause: str) -> None:
+        self._open = False
+        self._closing = True
+        self._cause = cause
+        self._network.give_up(self)
+        while self._waiters:
+            trio.lowlevel.reschedule(self._waiters.popleft())
+
+    def _drop_wire(self) -> None:
+        """Give up what is not delivered; the peer learns of the end."""
+        self._posts.clear()
+        if self._wire is not None and self._out is not None and not self._out.mute:
+            self._out.parcels.clear()
+            self._end_sent = False
+            self._send_end()
+
+    def _send_end(self) -> None:
+        if not self._end_sent and self._wire is not None and self._out is not None:
+            self._end_sent = True
+            self._network.push(self._wire, self._out, None)
+
+    def _ended_by_peer(self) -> None:
+        if not self._closing:
+            self._stop("disconnected")
+        self._finish_soon(self._cause or "disconnected")
+
+    def _finish_soon(self, cause: str) -> None:
+        if not self._done:
+            self._done = True
+            self._open = False
+            self._closing = True
+            self._cause = self._cause or cause
+            self.transport.at(trio.current_time(), self._finish)
+
+    def _finish(self) -> None:
+        self._posts.clear()
+        while self._waiters:
+            trio.lowlevel.reschedule(self._waiters.popleft())
+        if self._into is not None and self._wire is not None:
+            # Nobody reads here any more.
+            self._into.parcels.clear()
+            self._into.mute = True
+            self._network.took(self._wire, self._into)
+            if self._wire.forth.mute and self._wire.back.mute:
+                self._network.forget(self._wire)
+        sink, self._sink = self._sink, None
+        self.transport.forget(self)
+        if sink is not None:
+            cause = self._cause or "disconnected"
+            self._network.note("closed", self._number, cause)
+            try:
+                sink.closed(self, cause)
+            except Exception:
+                LOGGER.exception("the sink of %r failed in closed()", self)
+        if self._listener is not None:
+            self._listener.forget(self)
+
+    def _tell_opened(self) -> None:
+        self._network.note("opened", self._number, self._endpoint)
+        assert self._sink is not None
+        try:
+            self._sink.opened(self)
+        except Exception:
+            LOGGER.exception("the sink of %r failed in opened(); this connection is closed", self)
+            self._fail()
+
+    def _fail(self) -> None:
+        self._cause = "its owner failed"
+        self.close()
+
+
+class MemoryListener:
+    """A bound name."""
+
+    def __init__(self, transport: MemoryTransport, endpoint: str, accept: Callable[[Connection], Sink]) -> None:
+        self.transport = transport
+        self._endpoint = endpoint
+        self._accept = accept
+        self._ends: dict[MemoryConnection, None] = {}
+        self._nobody_left = trio.Event()
+        self.is_paused = False
+        self._closing = False
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    def pause(self) -> None:
+        self.is_paused = True
+        self.transport.look()
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self.transport.look()
+
+    def accepted_end(self) -> MemoryConnection:
+        """The near end of a new wire; invisible above until its first record."""
+        end = MemoryConnection(self.transport, self._endpoint, None, self)
+        self._ends[end] = None
+        self.transport.adopt(end)
+        return end
+
+    def present(self, end: MemoryConnection) -> bool:
+        """Ask who owns `end`; False: nobody, it is closed."""
+        if self._closing:
+            end.close()
+            return False
+        try:
+            sink = self._accept(end)
+        except Exception:
+            LOGGER.exception("accepting %r failed; this connection is closed", end)
+            end.close()
+            return False
+        end.begin(sink)
+        return True
+
+    def forget(self, end: MemoryConnection) -> None:
+        self._ends.pop(end, None)
+        if not self._ends:
+            self._nobody_left.set()
+
+    async def aclose(self) -> None:
+        self._closing = True
+        self.transport.network.unbind(self)
+        for end in list(self._ends):
+            end.close()
+        self.transport.forget_listener(self)
+        with trio.CancelScope(shield=True):
+            while self._ends:
+                self._nobody_left = trio.Event()
+                await self._nobody_left.wait()
+            await trio.lowlevel.checkpoint()
+
+
+class MemoryTransport:
+    """The transport of one simulated host; made by `MemoryNetwork.transport`."""
+
+    def __init__(self, network: MemoryNetwork, name: str, budgets: Budgets | None = None) -> None:
+        self.network = network
+        self.name = name
+        self._budgets = budgets or Budgets()
+        self._connections: dict[MemoryConnection, None] = {}
+        self._dialling: dict[MemoryConnection, None] = {}
+        self._listeners: dict[MemoryListener, None] = {}
+        self._rotation: Rotation[MemoryConnection] = Rotation()
+        self._expected: dict[MemoryConnection, None] = {}
+        self._chores: list[tuple[float, int, Callable[[], None]]] = []
+        self._chore_numbers = count()
+        self._changed = trio.Event()
+        self._all_gone = trio.Event()
+        self._running = False
+        self._failed = False
+        self._served = trio.Event()
+
+    async def __aenter__(self) -> MemoryTransport:
+        self.network.join(self)
+        self._nursery_manager = trio.open_nursery()
+        nursery = await self._nursery_manager.__aenter__()
+        await nursery.start(self._serve)
+        self._running = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            with trio.CancelScope(shield=True):
+                if not self._failed:
+                    await self._close_everything()
+                self._serving.cancel()
+                await self._served.wait()
+        finally:
+            self._running = False
+            self.network.leave(self)
+            await self._nursery_manager.__aexit__(*((kind, error, trace) if self._failed else (None, None, None)))
+
+    async def _serve(self, task_status: trio.TaskStatus[None]) -> None:
+        """Run the receive stage until told: a cancelled owner still needs it to see its connections end."""
+        self._serving = trio.CancelScope(shield=True)
+        try:
+            with self._serving:
+                task_status.started()
+                await self._run()
+        except BaseException:
+            self._failed = True
+            raise
+        finally:
+            self._served.set()
+
+    async def listen(self, endpoint: str, accept: Callable[[Connection], Sink]) -> Listener:
+        """Take the name `endpoint`; see `Transport.listen`."""
+        await trio.lowlevel.checkpoint()
+        self._must_be_running()
+        listener = self.network.bind(
+            parse_endpoint(endpoint, binding=True), partial(self._make_listener, accept=accept)
+        )
+        self._listeners[listener] = None
+        self.network.note("listen", self.name, listener.endpoint)
+        return listener
+
+    def dial(self, endpoint: str, sink: Sink) -> Connection:
+        """Start connecting; see `Transport.dial`."""
+        self._must_be_running()
+        parsed: Endpoint = parse_endpoint(endpoint, binding=False)
+        connection = MemoryConnection(self, endpoint, sink, None)
+        self.adopt(connection)
+        self._dialling[connection] = None
+        self.network.note("dial", self.name, connection.id, endpoint)
+        self.network.dial(connection, parsed)
+        self.at(trio.current_time() + DIAL_SECONDS, connection.dial_timed_out)
+        self.look()
+        return connection
+
+    def statistics(self) -> TransportStatistics:
+        """What is held now. `sockets` counts what would be sockets with ZeroMQ, less the monitors."""
+        dialled = [each for each in self._connections if each.dialled]
+        return TransportStatistics(
+            listeners=len(self._listeners),
+            dialled=len(dialled),
+            accepted=sum(each.met for each in self._connections) - len(dialled),
+            sockets=len(self._listeners) + len(dialled),
+            posted=sum(each.posted for each in self._connections),
+        )
+
+    # -- for connections and the network
+
+    def adopt(self, connection: MemoryConnection) -> None:
+        self._connections[connection] = None
+        self._rotation.add(connection)
+
+    def forget(self, connection: MemoryConnection) -> None:
+        self._connections.pop(connection, None)
+        self._dialling.pop(connection, None)
+        self._expected.pop(connection, None)
+        self._rotation.discard(connection)
+        self._all_gone.set()
+
+    def forget_listener(self, listener: MemoryListener) -> None:
+        self._listeners.pop(listener, None)
+
+    def expect(self, connection: MemoryConnection) -> None:
+        """Something is on its way to `connection`."""
+        self._expected[connection] = None
+        self.look()
+
+    def at(self, when: float, work: Callable[[], None]) -> None:
+        """Run `work` in the receive stage at `when`."""
+        heappush(self._chores, (when, next(self._chore_numbers), work))
+        self.look()
+
+    def look(self) -> None:
+        """Something changed."""
+        self._changed.set()
+
+    # -- the receive stage
+
+    async def _run(self) -> None:
+        while True:
+            self._changed = trio.Event()
+            self._do_chores()
+            due = self._bring_dials_on()
+            self._rotate()
+            due = min(due, self._next_due())
+            if due <= trio.current_time():
+                await trio.lowlevel.checkpoint()
+            else:
+                with trio.move_on_at(due):
+                    await self._changed.wait()
+
+    def _do_chores(self) -> None:
+        now = trio.current_time()
+        while self._chores and self._chores[0][0] <= now:
+            heappop(self._chores)[2]()
+
+    def _bring_dials_on(self) -> float:
+        """Returns when the next attempt arrives; one that waits for the network is looked at when that changes."""
+        arrivals = [self.network.try_dial(connection) for connection in list(self._dialling)]
+        for connection in [each for each in self._dialling if not self.network.is_dialling(each)]:
+            del self._dialling[connection]
+        return min((when for when in arrivals if when is not None), default=float("inf"))
+
+    def _rotate(self) -> None:
+        now = trio.current_time()
+        ready = [each for each in self._expected if (due := each.next_due()) is not None and due <= now]
+        for connection in self._rotation.plan(ready):
+            if connection.take_turn(self._budgets, now):
+                self._rotation.stopped(connection)
+
+    def _next_due(self) -> float:
+        """When a chore or a parcel is due."""
+        for connection in [each for each in self._expected if not each.expects]:
+            del self._expected[connection]
+        due = [when for each in self._expected if (when := each.next_due()) is not None]
+        if self._chores:
+            due.append(self._chores[0][0])
+        return min(due, default=float("inf"))
+
+    # -- leaving
+
+    async def _close_everything(self) -> None:
+        self._running = False
+        for connection in list(self._connections):
+            if connection.dialled:
+                connection.close()
+        for listener in list(self._listeners):
+            await listener.aclose()
+        while self._connections:
+            self._all_gone = trio.Event()
+            await self._all_gone.wait()
+
+    def _make_listener(self, endpoint: str, *, accept: Callable[[Connection], Sink]) -> MemoryListener:
+        return MemoryListener(self, endpoint, accept)
+
+    def _must_be_running(self) -> None:
+        if not self._running:
+            raise RuntimeError("the transport is not running: use it inside `async with`")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from tests.unit.messages.models import AskLater, Board, Later, Leave, PlaceMark, Seat
 from zlinkpy.errors import ConfigurationError
-from zlinkpy.messages import Request, is_message, message, packet_name_of, reply_type_of
+from zlinkpy.messages import Codec, Request, is_message, message, packet_name_of, reply_type_of
 
 
 @pytest.mark.contract("SA-274")
@@ -123,3 +125,14 @@ def test_a_message_that_is_no_request_has_no_reply_type() -> None:
     for value in (Seat, not_a_class):
         with pytest.raises(TypeError, match=r"is not a request; derive it from Request"):
             reply_type_of(value)
+
+
+def test_the_first_example_of_the_page_works() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "messages.md").read_text()
+    example = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert example is not None
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(example[1], names)
+    request = names["PlaceMark"](4)
+    assert reply_type_of(names["PlaceMark"]) is names["Board"]
+    assert Codec().decoder_for(names["PlaceMark"])(Codec().encode(request)) == request

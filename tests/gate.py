@@ -28,6 +28,10 @@ class CommandReader:
     def __init__(self, connection: socket.socket) -> None:
         self._file = connection.makefile("rb")
 
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
     def __iter__(self) -> Iterator[tuple[Command, bytes]]:
         while True:
             try:
@@ -106,8 +110,6 @@ class _Listener:
         self.refuse()
         for thread in self._threads:
             thread.join(5)
-        for connection in list(self._open):
-            connection.close()
         with contextlib.suppress(OSError):
             os.rmdir(self._directory)
 
@@ -123,9 +125,24 @@ class _Listener:
             except OSError:
                 return
             self._open.add(connection)
-            self._start(self._serve, connection)
+            self._start(self._run, connection)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _run(self, connection: socket.socket) -> None:
+        """Serve one connection and close it, whatever happens."""
+        reader = CommandReader(connection)
+        try:
+            self._serve(connection, reader)
+        finally:
+            reader.close()
+            self._finish(connection)
+
+    def _finish(self, connection: socket.socket) -> None:
+        self._open.discard(connection)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+    def _serve(self, connection: socket.socket, reader: CommandReader) -> None:
         raise NotImplementedError
 
 
@@ -170,18 +187,23 @@ class Gate(_Listener):
         self.release()
         super().close()
 
-    def _serve(self, connection: socket.socket) -> None:
-        upstream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            upstream.connect(self._upstream)
-        except OSError:
-            connection.close()
-            self._open.discard(connection)
-            return
-        self._open.add(upstream)
-        state = {"swallow": False, "cut": False}
-        self._start(self._answers, upstream, connection, state)
-        for command, raw in CommandReader(connection):
+    def _serve(self, connection: socket.socket, reader: CommandReader) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as upstream:
+            try:
+                upstream.connect(self._upstream)
+            except OSError:
+                return
+            state = {"swallow": False, "cut": False}
+            answers = threading.Thread(target=self._answers, args=(upstream, connection, state), daemon=True)
+            answers.start()
+            with contextlib.suppress(OSError):
+                self._forward(reader, upstream, state)
+            with contextlib.suppress(OSError):
+                upstream.shutdown(socket.SHUT_RDWR)
+            answers.join()
+
+    def _forward(self, reader: CommandReader, upstream: socket.socket, state: dict[str, bool]) -> None:
+        for command, raw in reader:
             self.commands.append(command)
             held = self._held
             if held is not None and held(command):
@@ -192,33 +214,19 @@ class Gate(_Listener):
                     self._swallowing.remove(entry)
                     state.update(swallow=True, cut=entry[1])
                     break
-            try:
-                upstream.sendall(raw)
-            except OSError:
-                break
-        self._hang_up(upstream, connection)
+            upstream.sendall(raw)
 
     def _answers(self, upstream: socket.socket, connection: socket.socket, state: dict[str, bool]) -> None:
-        while True:
-            try:
-                data = upstream.recv(65536)
-                if not data:
-                    break
-                if state["swallow"]:
-                    self.swallowed.set()
-                    if state["cut"]:
-                        break
+        with contextlib.suppress(OSError):
+            while data := upstream.recv(65536):
+                if not state["swallow"]:
+                    connection.sendall(data)
                     continue
-                connection.sendall(data)
-            except OSError:
-                break
-        self._hang_up(upstream, connection)
-
-    def _hang_up(self, *sockets: socket.socket) -> None:
-        for one in sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            self._open.discard(one)
+                self.swallowed.set()
+                if state["cut"]:
+                    break
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 class ScriptedServer(_Listener):
@@ -231,8 +239,8 @@ class ScriptedServer(_Listener):
         self._answer = answer
         super().__init__(tcp=tcp)
 
-    def _serve(self, connection: socket.socket) -> None:
-        for command, _ in CommandReader(connection):
+    def _serve(self, connection: socket.socket, reader: CommandReader) -> None:
+        for command, _ in reader:
             self.commands.append(command)
             if command[0].upper() in (b"CLIENT", b"SELECT", b"ASKING"):
                 answer: bytes | None = b"+OK\r\n"
@@ -241,10 +249,6 @@ class ScriptedServer(_Listener):
             else:
                 answer = self._answer(command)
             if answer is None:
-                break
+                return
             with contextlib.suppress(OSError):
                 connection.sendall(answer)
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-        connection.close()
-        self._open.discard(connection)

@@ -116,13 +116,13 @@ def wait_until_ready(server: subprocess.Popen[bytes], command: list[str]) -> boo
 
 
 def answers(path: str) -> bool:
-    """True when a server behind the socket answers PING."""
+    """True when a server behind the socket answers PING, or asks for credentials; not while it loads its data."""
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
             probe.sendall(b"PING\r\n")
-            return probe.recv(64).startswith(b"+PONG")
+            return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
 

@@ -163,7 +163,8 @@ class RedisStore:
         self._closed = True
         with trio.CancelScope(shield=True):
             if self._calls:
-                self._quiet = self._quiet or trio.Event()
+                if self._quiet is None:
+                    self._quiet = trio.Event()
                 await self._quiet.wait()
             await trio.to_thread.run_sync(self._session.close)
 

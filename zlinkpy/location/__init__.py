@@ -1,4 +1,7 @@
-"""Location: the store of who owns what, and what a host does with it by itself: lease, descriptors, discovery."""
+"""Location: the store of who owns what, and what a host does with it by itself: lease, descriptors, discovery.
+
+`zlinkpy.location.embedded` (`serve_embedded`) is not imported here: it needs file locks that not every system has.
+"""
 
 from zlinkpy.location.counters import CounterBlock, GenerationExhausted
 from zlinkpy.location.descriptors import (
@@ -14,29 +17,69 @@ from zlinkpy.location.discovery_machine import Candidate, Snapshot
 from zlinkpy.location.health import OperationHealth, StoreHealth, StoreOperation
 from zlinkpy.location.lease import LeaseDriver, OwnerLease
 from zlinkpy.location.lease_machine import LeaseEvent, LeaseEventKind, LeaseState
+from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.open import open_store
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.location.publisher import DescriptorPublisher
+from zlinkpy.location.redis_store import RedisStore
 from zlinkpy.location.service import Service
-from zlinkpy.location.store import LocationStore, StoreCorruption, StoreFailure
+from zlinkpy.location.store import (
+    Applied,
+    BlockingStore,
+    Condition,
+    Conflict,
+    DedicatedProvider,
+    Delete,
+    Expired,
+    Found,
+    IfMissing,
+    IfValue,
+    IfVersion,
+    Item,
+    LocationStore,
+    Missing,
+    Mutation,
+    Page,
+    Put,
+    StoreCorruption,
+    StoreFailure,
+)
 
 __all__ = [
+    "Applied",
+    "BlockingStore",
     "Candidate",
+    "Condition",
+    "Conflict",
     "CounterBlock",
+    "DedicatedProvider",
+    "Delete",
     "DescriptorPublisher",
+    "Expired",
+    "Found",
     "GenerationExhausted",
+    "IfMissing",
+    "IfValue",
+    "IfVersion",
+    "Item",
     "LeaseDriver",
     "LeaseEvent",
     "LeaseEventKind",
     "LeaseState",
     "LocationOptions",
     "LocationStore",
+    "MemoryStore",
     "MeshDiscovery",
     "MeshNodeDescriptor",
+    "Missing",
+    "Mutation",
     "NodeCapacity",
     "ObjectCapability",
     "OperationHealth",
     "OwnerLease",
+    "Page",
+    "Put",
+    "RedisStore",
     "RelocationPolicy",
     "Service",
     "Snapshot",

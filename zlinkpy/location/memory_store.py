@@ -113,6 +113,11 @@ class MemoryStore:
         self.calls: list[tuple[Operation, tuple[bytes, ...]]] = []
         """Every call that reached the rows, in order: what a test counts instead of commands."""
 
+    @property
+    def label(self) -> str:
+        """Name for people, as with the other providers."""
+        return "memory://"
+
     async def read(self, key: bytes) -> Missing | Found:
         key = checked_key(key)
         return await self._perform("read", (key,), lambda: self.read_row(key))

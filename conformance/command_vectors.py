@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from attrs import evolve
+
 from conformance.breakage import Break, Spot, breaks, last_leaf
 from conformance.forms import to_json
 from conformance.packing import Map, pack, replaced, tree, widest
@@ -80,7 +82,11 @@ def _valid(spec: CommandSpec, topology: Topology, body: Struct) -> Iterator[dict
         frames = encode(first, parts=parts_of(first), metadata=METADATA)
         yield one("with metadata", first, frames, metadata=METADATA)
     if spec.admission and topology is Topology.ROUTE_MESH:
-        yield one("unknown and reserved ext ids", first, [_with_unknown(spec, body, first)], canonical=False)
+        yield one("unknown and reserved ext ids", first, [_with_ext(spec, body, first, _UNKNOWN)], canonical=False)
+        calm = next(command for command in found if command.admission.ext.maintenance_wave is None)
+        yield one("maintenanceWave as nil", calm, [_with_ext(spec, body, calm, ((5, None),))], canonical=False)
+        odd = evolve(first, admission=evolve(first.admission, node_rid="a\0", advertised_endpoint="ep\0"))
+        yield one("NUL in a RID and in an endpoint", odd, encode(odd))
     if spec.admission:
         return
     for lane in sorted(spec.lanes)[1:] if topology is Topology.ROUTE_MESH else []:
@@ -96,10 +102,12 @@ def _valid(spec: CommandSpec, topology: Topology, body: Struct) -> Iterator[dict
         )
 
 
-def _with_unknown(spec: CommandSpec, body: Struct, command: Any) -> bytes:
+_UNKNOWN = ((3, ["Room"]), (9, Map((("limit", 4),))), (4096, None), (-1, [[["deep"]]]))
+
+
+def _with_ext(spec: CommandSpec, body: Struct, command: Any, extra: tuple[tuple[Any, Any], ...]) -> bytes:
     node = tree(body.dump(command, "body"))
     (place, known) = next(((0, index), item) for index, item in enumerate(node[0]) if isinstance(item, Map))
-    extra = ((3, ["Room"]), (9, Map((("limit", 4),))), (4096, None), (-1, [[["deep"]]]))
     return prefix_of(spec.id, 0) + pack(replaced(node, place, Map((*known.entries, *extra))))
 
 

@@ -1,21 +1,12 @@
 """What exactly is wrong with a record that the codec refused: wire.md §6 walked step by step.
 
-Names in `ProtocolError.field`. They are the same for every language and travel to the peer in a `Close`:
-
-===================  =================================================================================================
-``frames``           the number of frames
-``prefix``           frame 0 is too short; then ``prefix.magic``, ``prefix.major``, ``prefix.command``, ``prefix.flags``
-``topology``         the command does not exist here; ``lane``, ``direction``: not on this lane, not this way
-``body``             the array as a whole, then a path: ``body.payload.parts``, ``body.admission.channels[3].weight``
-``size``             the record is larger than the connection allows; ``parts``: its payload, than the command allows
-``metadata``         the metadata frame, then ``metadata.version``, ``metadata.entries[2]``
-``fanout.topic``     the topic of a fanout event; ``fanout.beacon``: the reserved topic with anything but a beacon
-===================  =================================================================================================
+The names it uses in `ProtocolError.field` are the same for every language and travel to the peer in a `Close`;
+`FIELD_NAMES` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from zlinkpy.wire.enums import Direction, Lane, Topology
@@ -24,6 +15,28 @@ from zlinkpy.wire.metadata import decode_metadata
 from zlinkpy.wire.parse import LenientParser, encoded_admission_fits
 from zlinkpy.wire.schema import WireType, violation
 from zlinkpy.wire.table import COMMANDS, CommandSpec
+
+FIELD_NAMES: Mapping[str, str] = {
+    "frames": "the number of frames",
+    "prefix": "frame 0 is too short to hold a prefix and a body",
+    "prefix.magic": "the first two bytes",
+    "prefix.major": "the major version",
+    "prefix.command": "the number is reserved",
+    "topology": "the command does not exist on this topology",
+    "lane": "the command does not travel on this lane",
+    "direction": "the command does not travel this way",
+    "prefix.flags": "a flag that is not allowed for the command",
+    "body": "the array: its form, its length, bytes behind it, or the size of frame 0",
+    "body.payload.parts": "an element, by camelCase names from the outside in; `[3]` counts from 0",
+    "size": "the record is larger than the connection allows",
+    "parts": "the payload is larger than the command allows",
+    "metadata": "the metadata frame: its form, its size, bytes behind it",
+    "metadata.version": "the first element of the metadata frame",
+    "metadata.entries": "the list of keys and values; `metadata.entries[2]` is one of them",
+    "fanout.topic": "the topic frame of an event",
+    "fanout.beacon": "the reserved topic with anything but the beacon behind it",
+}
+"""Place -> what is wrong with it. Paths below `body` follow the layouts."""
 
 
 def explain(

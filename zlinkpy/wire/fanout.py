@@ -76,24 +76,25 @@ class FanoutEvent:
     metadata: Mapping[str, str] | None = None
 
 
-_HEAD = struct_of(_Head)
+HEAD_LAYOUT = struct_of(_Head)
+"""Body of the head frame; its only topology is fanout, so it is no row of the command table."""
 _COMMAND = 0
 _PLAIN = prefix_of(_COMMAND, 0)
 _FLAGGED = prefix_of(_COMMAND, FLAG_METADATA)
-_HEAD_MAX = PREFIX_SIZE + (_HEAD.bounds.size or 0)
+_HEAD_MAX = PREFIX_SIZE + (HEAD_LAYOUT.bounds.size or 0)
 
 
 def _reader() -> Callable[[bytes], _Head]:
     e = Emitter()
     e.refuse_if(f"len(head) > {_HEAD_MAX}")
-    node = emit_unpack(e, _HEAD.bounds, f"head[{PREFIX_SIZE}:]")
-    e.line(f"return {_HEAD.read(e, node)}")
+    node = emit_unpack(e, HEAD_LAYOUT.bounds, f"head[{PREFIX_SIZE}:]")
+    e.line(f"return {HEAD_LAYOUT.read(e, node)}")
     return e.function("read_fanout", "head")
 
 
 def _writer() -> Callable[[_Head], bytes]:
     e = Emitter()
-    body = _HEAD.write(e, "command")
+    body = HEAD_LAYOUT.write(e, "command")
     e.line(f"return {e.bind(msgpack.packb, 'packb')}({body})")
     return e.function("write_fanout", "command")
 
@@ -121,7 +122,7 @@ def encode_fanout(event: FanoutEvent) -> list[bytes]:
     try:
         body = _write_head(command)
     except (Misfit, ValueError, TypeError, AttributeError, OverflowError):
-        body = msgpack.packb(_HEAD.dump(command, "event"))
+        body = msgpack.packb(HEAD_LAYOUT.dump(command, "event"))
     if event.metadata is None:
         return [topic, _PLAIN + body, event.content]
     return [topic, _FLAGGED + body, encode_metadata(event.metadata), event.content]
@@ -170,7 +171,7 @@ def _explain(frames: Sequence[bytes]) -> NoReturn:
     check_flags(head, FLAG_METADATA)
     if len(head) > _HEAD_MAX:
         violation("body", f"the head frame has {len(head)} bytes, at most {_HEAD_MAX} fit")
-    check_body(head, _HEAD)
+    check_body(head, HEAD_LAYOUT)
     check_count(frames, 4 if head[4] & FLAG_METADATA else 3)
     violation("body", "is not acceptable")
 

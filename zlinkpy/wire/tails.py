@@ -74,7 +74,9 @@ class ActorCreation:
     """Answer to `ActorCreate`; a rejected creation names no Actor."""
 
     outcome: CreateOutcome
-    actor: ActorRef | None = field(default=None, metadata=present_if(CreateOutcome.EXISTING, CreateOutcome.CREATED))
+    actor: Annotated[ActorRef | None, struct_of(ActorRef)] = field(
+        default=None, metadata=present_if(CreateOutcome.EXISTING, CreateOutcome.CREATED)
+    )
 
     def inconsistency(self) -> tuple[str, str] | None:
         if (self.actor is None) != (self.outcome is CreateOutcome.REJECTED):

@@ -161,6 +161,11 @@ def test_what_is_no_command_is_refused(command: Any) -> None:
         encode(command)
 
 
+def test_a_flow_id_is_checked_for_its_length_only() -> None:
+    odd = ChannelSend("orders", evolve(HEAD, flow=Flow("not a UUID, but as long as one is ..", FlowOrigin.TIMER)))
+    assert decode(encode(odd, parts=[b""]), topology=Topology.ROUTE_MESH).command == odd
+
+
 def test_enum_members_are_welcome_where_a_number_is_expected() -> None:
     assert encode(Reply(1, TerminalResult.TIMED_OUT, 0)) == encode(Reply(1, 101, 0))
 

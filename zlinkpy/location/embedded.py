@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import redis
@@ -108,10 +108,9 @@ class Attachment:
         """Nobody else is attached. Unless a supervisor is just ending, what lies here is left over from a crash."""
         if not self._unsupervised():
             return
-        if supervisor.answers(self.socket_path):
-            # Orphaned: its supervisor was killed on a system that does not tell children.
-            with closing(redis.Redis(unix_socket_path=self.socket_path)) as client:
-                client.shutdown(nosave=True)
+        # Somebody answering is an orphan: its supervisor was killed on a system that does not tell children. Only when
+        # it has hung up may its data go.
+        supervisor.ask(self.socket_path, b"SHUTDOWN NOSAVE")
         shutil.rmtree(self.directory / DATA_NAME, ignore_errors=True)
         (self.directory / SOCKET_NAME).unlink(missing_ok=True)
 

@@ -117,14 +117,19 @@ def wait_until_ready(server: subprocess.Popen[bytes], command: list[str]) -> boo
 
 def answers(path: str) -> bool:
     """True when a server behind the socket answers PING, or asks for credentials; not while it loads its data."""
+    return ask(path, b"PING").startswith((b"+PONG", b"-NOAUTH"))
+
+
+def ask(path: str, command: bytes) -> bytes:
+    """The beginning of the answer to one inline command; empty when there is nobody or the server hangs up."""
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
-            probe.sendall(b"PING\r\n")
-            return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+            probe.sendall(command + b"\r\n")
+            return probe.recv(64)
         except OSError:
-            return False
+            return b""
 
 
 def end(server: subprocess.Popen[bytes]) -> None:

@@ -59,7 +59,7 @@ def open_store(
     Raises:
         ConfigurationError: for a URL, prefix or timeout that cannot work. Its text never repeats credentials.
     """
-    target = _target(url)
+    target = store_target(url)
     if target is None:
         return MemoryStore(entropy=entropy)
     try:
@@ -68,8 +68,16 @@ def open_store(
         raise ConfigurationError(f"location store: {error}") from None
 
 
-def _target(url: str) -> RedisTarget | None:
-    """None for the memory store. No text here quotes the URL: a password with a slash in it can end up in any part."""
+def store_label(url: str) -> str:
+    """The address in `url` for people, without credentials. Raises ConfigurationError as `open_store`."""
+    target = store_target(url)
+    return "memory://" if target is None else target.label
+
+
+def store_target(url: str) -> RedisTarget | None:
+    """The place a URL names; None for the memory store. Raises ConfigurationError.
+
+    No text here quotes the URL: a password with a slash in it can end up in any part."""
     try:
         parts = urlsplit(url)
         if parts.scheme == "memory":

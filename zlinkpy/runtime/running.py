@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import trio
 
@@ -152,7 +152,7 @@ class Runtime(Calls):
             raise ConfigurationError(f"mesh {mesh!r} is not registered in this host (it has: {known})")
         return node
 
-    async def observe(self) -> AsyncIterator[Observed]:
+    async def observe(self) -> AsyncGenerator[Observed, None]:
         """The current status, then one item per change; a slow reader gets the newest and the number it missed (OB
         §4)."""
         async for loss in self._source.changes():

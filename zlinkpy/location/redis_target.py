@@ -93,7 +93,6 @@ def own_options(timeout: float) -> dict[str, Any]:
         "socket_connect_timeout": timeout,
         "retry": Retry(NoBackoff(), 0),
         "retry_on_error": [],
-        "retry_on_timeout": False,
         "health_check_interval": 0,
         "decode_responses": False,
         "protocol": 2,

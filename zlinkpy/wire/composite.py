@@ -1,4 +1,4 @@
-"""Arrays, structures, unions and the `ext` map: the types of `schema` put together, and classes turned into layouts.
+"""Structures, unions and the `ext` map: classes turned into layouts.
 
 A structure is an attrs class; its attributes in order are the elements of its array (wire.md §1: positions are never
 dropped, nothing is keyed by name). `struct_of` derives the layout from the annotations once and caches it. What one
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
 import attrs
 
-from zlinkpy.wire.emit import Emitter, Misfit
+from zlinkpy.wire.arrays import Arr, By, Opt, Tup, elements, widest
+from zlinkpy.wire.emit import Emitter
 from zlinkpy.wire.limits import CHANNELS_MAX, DEPTH_MAX
 from zlinkpy.wire.schema import (
     Bool,
@@ -53,179 +54,6 @@ def present_if(*values: int) -> dict[str, Any]:
 def ext_id(number: int) -> dict[str, Any]:
     """Metadata of an attribute that is an entry of an int-keyed map."""
     return {"ext_id": number}
-
-
-def elements(node: Any, path: str) -> tuple[int, Sequence[Any]]:
-    """Length an array claims, and the elements that are there (fewer only where the bytes end too early)."""
-    if not isinstance(node, (tuple, list)) or isinstance(node, Pairs):
-        violation(path, f"must be an array, is {shown(node)}")
-    return getattr(node, "claimed", len(node)), node
-
-
-class Opt(WireType):
-    """nil or a value."""
-
-    def __init__(self, inner: WireType) -> None:
-        self.inner = inner
-        self.notation = f"{inner.notation}?"
-
-    def _branch(self, e: Emitter, name: str, emit: Callable[[Emitter, str], str]) -> str:
-        out = e.fresh()
-        with e.block(f"if {name} is None:"):
-            e.line(f"{out} = None")
-        with e.block("else:"):
-            e.line(f"{out} = {emit(e, name)}")
-        return out
-
-    def read(self, e: Emitter, node: str) -> str:
-        return self._branch(e, node, self.inner.read)
-
-    def write(self, e: Emitter, value: str) -> str:
-        return self._branch(e, value, self.inner.write)
-
-    def _check(self, node: Any, path: str) -> Any:
-        return None if node is None else self.inner.check(node, path)
-
-    def dump(self, value: Any, path: str) -> Any:
-        return None if value is None else self.inner.dump(value, path)
-
-    @property
-    def bounds(self) -> Bounds:
-        return self.inner.bounds
-
-
-class Arr(WireType):
-    """low..high elements of one type; `ordered_by` makes them strictly ascending (so unique) by that key."""
-
-    def __init__(
-        self,
-        inner: WireType,
-        low: int,
-        high: int,
-        *,
-        ordered_by: Callable[[Any], Any] | None = None,
-        notation: str = "",
-    ) -> None:
-        self.inner = inner
-        self.low = low
-        self.high = high
-        self.ordered_by = ordered_by
-        self.notation = f"[{inner.notation}, …]"
-
-    def _descent(self, items: Sequence[Any]) -> int:
-        """Index of the first element that is not above its predecessor; 0 when all ascend.
-
-        Python orders str by code point, which is the order of their UTF-8 bytes.
-        """
-        if self.ordered_by is None:
-            return 0
-        keys = list(map(self.ordered_by, items))
-        return next((index for index in range(1, len(keys)) if keys[index] <= keys[index - 1]), 0)
-
-    def _emit(self, e: Emitter, name: str, element: Callable[[Emitter, str], str], *, order: bool) -> str:
-        each = Emitter()
-        each.line(f"return {element(each, 'x')}")
-        function = e.bind(each.function("element", "x"))
-        out = e.fresh()
-        e.refuse_if(f"type({name}) is not tuple or not {self.low} <= len({name}) <= {self.high}")
-        e.line(f"{out} = tuple([{function}(x) for x in {name}])")
-        if order and self.ordered_by is not None:
-            e.refuse_if(f"{e.bind(self._descent)}({out})")
-        return out
-
-    def read(self, e: Emitter, node: str) -> str:
-        return self._emit(e, node, self.inner.read, order=True)
-
-    def write(self, e: Emitter, value: str) -> str:
-        if self.ordered_by is not None:  # the key is defined on values, not on what is packed
-            e.refuse_if(f"type({value}) is not tuple or {e.bind(self._descent)}({value})")
-        return self._emit(e, value, self.inner.write, order=False)
-
-    def _check(self, node: Any, path: str) -> tuple[Any, ...]:
-        claimed, items = elements(node, path)
-        if not self.low <= claimed <= self.high:
-            violation(path, f"must have {self.low}..{self.high} elements, has {claimed}")
-        values = tuple(self.inner.check(item, f"{path}[{index}]") for index, item in enumerate(items))
-        if place := self._descent(values):
-            violation(f"{path}[{place}]", "is not above the element before it")
-        return values
-
-    def dump(self, value: Any, path: str) -> tuple[Any, ...]:
-        if not isinstance(value, (tuple, list)) or not self.low <= len(value) <= self.high:
-            mistake(path, f"must be a tuple of {self.low}..{self.high} elements")
-        packed = tuple(self.inner.dump(item, f"{path}[{index}]") for index, item in enumerate(value))
-        if place := self._descent(value):
-            mistake(f"{path}[{place}]", "is not above the element before it")
-        return packed
-
-    @property
-    def bounds(self) -> Bounds:
-        inner = self.inner.bounds
-        size = None if inner.size is None else 5 + self.high * inner.size
-        return attrs.evolve(inner, size=size, array=max(self.high, inner.array))
-
-
-class Tup(WireType):
-    """A small array that stays a plain tuple in Python, its elements named for error paths and vectors."""
-
-    def __init__(self, *parts: tuple[str, WireType]) -> None:
-        self.parts = parts
-        self.notation = "[" + ", ".join(f"{name} {part.notation}" for name, part in parts) + "]"
-
-    def _emit(self, e: Emitter, name: str, method: str) -> str:
-        names = [e.fresh() for _ in self.parts]
-        e.refuse_if(f"type({name}) is not tuple or len({name}) != {len(names)}")
-        e.line(f"{', '.join(names)}, = {name}")
-        return "(" + "".join(f"{getattr(t, method)(e, n)}, " for n, (_, t) in zip(names, self.parts, strict=True)) + ")"
-
-    def read(self, e: Emitter, node: str) -> str:
-        return self._emit(e, node, "read")
-
-    def write(self, e: Emitter, value: str) -> str:
-        return self._emit(e, value, "write")
-
-    def _check(self, node: Any, path: str) -> tuple[Any, ...]:
-        claimed, items = elements(node, path)
-        if claimed != len(self.parts):
-            violation(path, f"must have {len(self.parts)} elements, has {claimed}")
-        return tuple(t.check(item, f"{path}.{name}") for item, (name, t) in zip(items, self.parts, strict=False))
-
-    def dump(self, value: Any, path: str) -> tuple[Any, ...]:
-        if not isinstance(value, (tuple, list)) or len(value) != len(self.parts):
-            mistake(path, f"must be a tuple of {len(self.parts)} elements")
-        return tuple(t.dump(item, f"{path}.{name}") for item, (name, t) in zip(value, self.parts, strict=True))
-
-    @property
-    def bounds(self) -> Bounds:
-        total = Bounds(5, array=len(self.parts))
-        for _, part in self.parts:
-            total += part.bounds
-        return total
-
-
-class By(WireType):
-    """An element whose type follows from an enum element before it in the same structure."""
-
-    def __init__(self, key: str, cases: Mapping[IntEnum, WireType]) -> None:
-        self.key = key
-        self.cases = cases
-        self.notation = " / ".join(dict.fromkeys(case.notation for case in cases.values()))
-
-    def emit(self, e: Emitter, name: str, key: str, method: str) -> str:
-        """Emit the branches; `key` is the expression of the deciding element's number."""
-        out = e.fresh()
-        word = "if"
-        for member, case in self.cases.items():
-            with e.block(f"{word} {key} == {int(member)}:"):
-                e.line(f"{out} = {getattr(case, method)(e, name)}")
-            word = "elif"
-        with e.block("else:"):
-            e.line("raise Misfit")
-        return out
-
-    @property
-    def bounds(self) -> Bounds:
-        return _widest(case.bounds for case in self.cases.values())
 
 
 class Struct(WireType):
@@ -425,7 +253,7 @@ class OneOf(WireType):
 
     @property
     def bounds(self) -> Bounds:
-        return _widest(case.bounds for case in self.cases)
+        return widest(case.bounds for case in self.cases)
 
 
 class IntMap(WireType):
@@ -473,7 +301,7 @@ class IntMap(WireType):
 
     @property
     def bounds(self) -> Bounds:
-        return _widest(t.bounds for _, t in self.entries.values()) | Bounds(None, array=CHANNELS_MAX, open_map=True)
+        return widest(t.bounds for _, t in self.entries.values()) | Bounds(None, array=CHANNELS_MAX, open_map=True)
 
 
 def _skim(node: Any, path: str) -> None:
@@ -491,13 +319,6 @@ def _skim(node: Any, path: str) -> None:
             left.extend((each, depth + 1) for each in inner)
         elif not (item is None or isinstance(item, (bool, int, str, bytes))):
             violation(path, f"holds {shown(item)}, which no body may contain")
-
-
-def _widest(bounds: Iterable[Bounds]) -> Bounds:
-    total = Bounds(0)
-    for each in bounds:
-        total |= each
-    return total
 
 
 def camel_path(path: str) -> str:
@@ -543,7 +364,6 @@ __all__ = [
     "Checked",
     "Fault",
     "IntMap",
-    "Misfit",
     "OneOf",
     "Opt",
     "Struct",

@@ -1,4 +1,4 @@
-"""The types a record body is made of: scalars here, arrays and structures in `composite`.
+"""The types a record body is made of: scalars here, arrays in `arrays`, structures in `composite`.
 
 Each type says four things about itself: how generated code reads and writes it (`read`, `write`), how the explaining
 pass does the same with a path (`check`, `dump`), how large it can be (`bounds`), and what the reference calls it

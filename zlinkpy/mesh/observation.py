@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zlinkpy.mesh.peers import Peer
@@ -50,8 +51,8 @@ def mesh_status(mesh: RouteMesh) -> MeshStatus:
         reason=reason,
         is_ready=serving and not mesh.closing,
         ready_peers=ready,
-        ready_targets={channel.name: len(channel.cycle) for channel in mesh.channels.values()},
-        channel_weights=mesh.server_weights,
+        ready_targets=MappingProxyType({channel.name: len(channel.cycle) for channel in mesh.channels.values()}),
+        channel_weights=MappingProxyType(mesh.server_weights),
         peers=peers,
     )
 
@@ -80,6 +81,6 @@ def _snapshot(peer: Peer) -> PeerSnapshot:
         paused=link is not None and link.pair.remote_flow is FlowState.PAUSED,
         waiting=link.waiting if link is not None else 0,
         runtime_state=remote.ext.runtime_state.name.lower() if remote is not None else None,
-        channels=peer.channels,
+        channels=MappingProxyType(dict(peer.channels)),
         dials=peer.intent.dials if peer.intent is not None else 0,
     )

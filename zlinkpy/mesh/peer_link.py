@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, get_args
 
 import trio
 
@@ -25,6 +25,7 @@ from zlinkpy.link import (
     Dial,
     Ended,
     Failure,
+    LinkCommand,
     NotReady,
     Pair,
     PairPhase,
@@ -58,6 +59,7 @@ log = logging.getLogger("zlinkpy.mesh")
 CLOSE_LINGER = 1.0
 
 _APPLICATION = frozenset({ChannelRequest, ChannelSend, NodeRequest, NodeSend})
+_LINK = frozenset(get_args(LinkCommand))
 
 
 class LinkOwner(Protocol):
@@ -123,8 +125,12 @@ class LaneSink:
                 self.mesh.application_record(link, connection, record, now)
             else:
                 link.perform(link.pair.touch(now, self.lane))
-        else:
+        elif kind in _LINK:
             link.perform(link.pair.receive(self.lane, command, self.mesh.now()))
+        else:
+            # Of a part this node does not have: well formed, so the connection stays, and no evidence (LV-70).
+            log.info("ignoring %s from %s: nothing here takes it", kind.__name__, link.rid or link.endpoint)
+            link.perform(link.pair.touch(self.mesh.now(), self.lane))
 
     def closed(self, connection: Connection, cause: str) -> None:
         link = self.link

@@ -94,6 +94,9 @@ class Reception:
                 self._mesh.begin_accepted(item.sink, item.connection, item.hello)
             elif now < item.deadline:
                 self._held.append(item)
+            elif self._mesh.is_listed(item.remote.node_rid):
+                # The node is known, this run of it is not: the checks of the admission name the reason (LV-22).
+                self._mesh.begin_accepted(item.sink, item.connection, item.hello)
             else:
                 self._reject(item.connection, RejectReason.INVALID_DESCRIPTOR)
 

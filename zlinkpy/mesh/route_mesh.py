@@ -370,6 +370,11 @@ class RouteMesh:
         peer = self.book.by_rid(remote.node_rid)
         return peer is None or peer.listed is None or peer.listed.lifecycle_generation != remote.lifecycle_generation
 
+    def is_listed(self, rid: str) -> bool:
+        """True when discovery shows some run of the node."""
+        peer = self.book.by_rid(rid)
+        return peer is not None and peer.listed is not None
+
     def pair_link(self, pair_id: bytes) -> PeerLink | None:
         """The live link of a pair id."""
         return self._pairs.get(pair_id)

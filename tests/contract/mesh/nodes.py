@@ -1,0 +1,333 @@
+"""Hosts under test and where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+import trio
+from attrs import define, field
+
+import zlinkpy as zl
+from tests.location_hosts import Gate, put
+from tests.puppet import MESH, Puppet, PuppetPair, RawSockets, until
+from zlinkpy.entropy import SeededEntropy
+from zlinkpy.link import Failure
+from zlinkpy.location import LeaseDriver, MeshNodeDescriptor, keys
+from zlinkpy.location.descriptors import encode_mesh_node
+from zlinkpy.location.memory_store import MemoryStore
+from zlinkpy.location.rows import LeaseRow
+from zlinkpy.location.store import Applied, Delete
+from zlinkpy.mesh import MeshSnapshot, MeshStatus, PeerPhase, PeerSnapshot
+from zlinkpy.telemetry.memory import InMemoryTelemetry
+from zlinkpy.transport import MemoryNetwork
+
+CHANNEL = "work"
+
+
+@zl.message
+class Echoed:
+    n: int
+    who: str
+
+
+@zl.message
+class Echo(zl.Request[Echoed]):
+    n: int
+    hold: float = 0.0
+
+
+@zl.message
+class Note:
+    n: int
+    hold: float = 0.0
+
+
+@define(eq=False)
+class Node:
+    """One running host of a world and what its handlers got."""
+
+    name: str
+    host: zl.Host
+    rt: zl.Runtime
+    telemetry: InMemoryTelemetry
+    gate: Gate | None
+    got: list[Any]
+    world: World
+    stopping: trio.Event = field(factory=trio.Event)
+    stopped: trio.Event = field(factory=trio.Event)
+
+    async def stop(self) -> None:
+        """Leave `host.run()` in order."""
+        self.stopping.set()
+        await self.stopped.wait()
+
+    @property
+    def rid(self) -> str:
+        return self.rt.node_rid(MESH)
+
+    @property
+    def endpoint(self) -> str:
+        return self.rt.endpoint(MESH)
+
+    @property
+    def status(self) -> MeshStatus:
+        return self.rt.mesh_status(MESH)
+
+    @property
+    def snapshot(self) -> MeshSnapshot:
+        return self.rt.mesh_snapshot(MESH)
+
+    def peer(self, rid: str) -> PeerSnapshot | None:
+        return next((peer for peer in self.snapshot.peers if peer.node_rid == rid), None)
+
+    def phase(self, rid: str) -> PeerPhase | None:
+        peer = self.peer(rid)
+        return peer.phase if peer is not None else None
+
+    def failure(self, rid: str) -> Failure | None:
+        peer = self.peer(rid)
+        return peer.last_failure if peer is not None else None
+
+    def is_ready(self, rid: str) -> bool:
+        return self.phase(rid) is PeerPhase.READY
+
+    @property
+    def targets(self) -> int:
+        """How many servers a call on the channel can choose from."""
+        return self.status.ready_targets[CHANNEL]
+
+    async def ready(self, *rids: str, seconds: float = 10.0) -> None:
+        """Wait until these peers are ready."""
+        await until(lambda: all(self.is_ready(rid) for rid in rids), seconds)
+
+    async def echo(self, n: int = 1, **more: Any) -> Echoed:
+        """One request on the channel."""
+        return await self.rt.request_to_channel(CHANNEL, Echo(n), **more)
+
+
+@define(eq=False)
+class World:
+    """Where hosts and puppets meet."""
+
+    network: MemoryNetwork | None
+    wire: Any
+    """The puppets' side."""
+    _nursery: trio.Nursery
+    store: MemoryStore = field(factory=MemoryStore)
+    _hosts: dict[str, Node] = field(factory=dict)
+    _numbers: Any = field(factory=lambda: count(1))
+
+    @classmethod
+    @asynccontextmanager
+    async def in_memory(cls, *, seed: int | str = 1, latency: Any = 0.0) -> AsyncIterator[World]:
+        network = MemoryNetwork(seed=seed, latency=latency)
+        async with network.transport("puppet") as wire:
+            async with trio.open_nursery() as nursery:
+                world = cls(network, wire, nursery)
+                yield world
+                await world.stop()
+
+    @classmethod
+    @asynccontextmanager
+    async def on_sockets(cls) -> AsyncIterator[World]:
+        async with RawSockets() as wire:
+            async with trio.open_nursery() as nursery:
+                world = cls(None, wire, nursery)
+                yield world
+                await world.stop()
+
+    async def stop(self) -> None:
+        """Stop every host that still runs."""
+        for node in list(self._hosts.values()):
+            await node.stop()
+
+    # -- puppets
+
+    def puppet(self, rid: str = "puppet", **fields: Any) -> Puppet:
+        """A puppet that does not listen yet."""
+        return Puppet(self.wire, rid, **fields)
+
+    async def listening(self, rid: str = "puppet", *, at: str = "tcp://127.0.0.1:0", **fields: Any) -> Puppet:
+        """A puppet that listens."""
+        puppet = self.puppet(rid, **fields)
+        await puppet.listen(at)
+        return puppet
+
+    # -- hosts
+
+    async def host(self, name: str = "n", **more: Any) -> Node:
+        """Start a host; it runs until `Node.stop`, at the latest as long as the world."""
+        node: Node = await self._nursery.start(self._run, name, more)
+        return node
+
+    async def _run(self, name: str, more: dict[str, Any], task_status: trio.TaskStatus[Node]) -> None:
+        # A task of its own: the host's nurseries have to be left by the task that entered them.
+        async with self.running(name, **more) as node:
+            self._hosts[name] = node
+            task_status.started(node)
+            await node.stopping.wait()
+        self._hosts.pop(name, None)
+        node.stopped.set()
+
+    @asynccontextmanager
+    async def running(
+        self,
+        name: str = "n",
+        *,
+        serves: Mapping[str, int] | None = None,
+        uses: Sequence[str] = (CHANNEL,),
+        peers: Sequence[str] = (),
+        rid: str | None = None,
+        listen: str = "tcp://127.0.0.1:0",
+        store: bool = False,
+        gate: Gate | None = None,
+        object_client: bool = False,
+        timeout: float | None = None,
+        meshes: Sequence[str] = (),
+        **host_options: Any,
+    ) -> AsyncIterator[Node]:
+        """Run a host. `serves` maps channels to weights; `store` gives it a gate to the world's store."""
+        host, telemetry, got, way = self.build(
+            name, serves=serves, uses=uses, peers=peers, rid=rid, listen=listen, store=store, gate=gate,
+            object_client=object_client, timeout=timeout, meshes=meshes, **host_options,
+        )  # fmt: skip
+        async with host.run() as rt:
+            yield Node(name, host, rt, telemetry, way, got, self)
+
+    def build(
+        self,
+        name: str,
+        *,
+        serves: Mapping[str, int] | None,
+        uses: Sequence[str],
+        peers: Sequence[str],
+        rid: str | None,
+        listen: str,
+        store: bool,
+        gate: Gate | None,
+        object_client: bool,
+        timeout: float | None,
+        meshes: Sequence[str],
+        **host_options: Any,
+    ) -> tuple[zl.Host, InMemoryTelemetry, list[Any], Gate | None]:
+        telemetry = InMemoryTelemetry()
+        way = gate or (Gate(self.store) if store else None)
+        number = next(self._numbers)
+        options: dict[str, Any] = {
+            "location_store": way,
+            "entropy": SeededEntropy(f"{name}-{number}"),
+            "telemetry": telemetry,
+            "watchdog": False,
+        } | host_options
+        network = self.network
+        if network is not None:
+            options["transport"] = lambda entropy: network.transport(name)
+            options["lease_driver"] = LeaseDriver.LOOP
+        host = zl.Host(**options)
+        if way is None:
+            mesh = host.mesh(MESH, rid=rid or name, listen=listen, peers=peers, default_request_timeout=timeout)
+        else:
+            mesh = host.mesh(MESH, rid_prefix=name, listen=listen, peers=peers, default_request_timeout=timeout)
+        for other in meshes:
+            host.mesh(other)
+        got: list[Any] = []
+
+        async def echo(message: Echo, context: zl.MessageContext) -> Echoed:
+            got.append(message)
+            await trio.sleep(message.hold)
+            return Echoed(message.n, name)
+
+        async def note(message: Note) -> None:
+            got.append(message)
+            await trio.sleep(message.hold)
+
+        if object_client:
+            mesh.object_client()
+        else:
+            mesh.on_node_request(echo)
+            mesh.on_node_send(note)
+        for channel, weight in (serves or {}).items():
+            mesh.serve_channel(channel, weight=weight)
+            mesh.on_channel_request(channel)(echo)
+            mesh.on_channel_send(channel)(note)
+        for channel in uses:
+            if channel not in (serves or {}):
+                mesh.use_channel(channel)
+        return host, telemetry, got, way
+
+
+# -- one host and one puppet, connected
+
+
+@define(eq=False)
+class Linked:
+    """A host and a puppet with a ready connection; `T` is when it became ready."""
+
+    n: Node
+    p: Puppet
+    pair: PuppetPair
+
+    @property
+    def T(self) -> float:
+        at = self.pair.ready_at
+        assert at is not None
+        return at
+
+    async def at(self, seconds: float) -> None:
+        """Sleep until that many seconds after ready."""
+        await trio.sleep_until(self.T + seconds)
+
+
+ROLES = ("dialling", "accepting")
+"""What the host does: dial the puppet, or accept it."""
+
+
+async def linked(
+    world: World, role: str = "accepting", *, puppet: Mapping[str, Any] | None = None, **host: Any
+) -> Linked:
+    """Connect host `n` and puppet `p`, which serves the channel."""
+    fields: dict[str, Any] = {"channels": {CHANNEL: 100}} | dict(puppet or {})
+    if role == "dialling":
+        p = await world.listening("p", **fields)
+        n = await world.host("n", peers=[p.endpoint], **host)
+        await until(lambda: p.pairs and p.pair.is_up)
+    else:
+        p = world.puppet("p", **fields)
+        n = await world.host("n", **host)
+        await p.connect(n.endpoint)
+    await until(lambda: n.is_ready("p"))
+    return Linked(n, p, p.pair)
+
+
+async def publish(world: World, puppet: Puppet, *, generation: int = 1, ttl_ms: int | None = None) -> None:
+    """Put the puppet's descriptor and its owner's lease into the store; without `ttl_ms` the lease lasts an hour."""
+    own = puppet.admission
+    owner = f"owner of {puppet.rid}"
+    descriptor = MeshNodeDescriptor(
+        mesh_name=own.mesh_name,
+        rid=own.node_rid,
+        lifecycle_generation=own.lifecycle_generation,
+        endpoint=own.advertised_endpoint,
+        security_identity=own.security_identity,
+        state=own.ext.runtime_state,
+        channel_weights=dict(own.channels),
+        object_role=own.ext.object_role,
+    ).signed(own.descriptor_revision, owner, generation)
+    lease = LeaseRow(owner, generation).encode()
+    await put(world.store, keys.mesh_node(own.mesh_name, own.node_rid), encode_mesh_node(descriptor, 0))
+    await put(world.store, keys.owner_lease(owner), lease, ttl_ms or 3_600_000)
+
+
+async def withdraw(world: World, puppet: Puppet) -> None:
+    """Remove the puppet's descriptor."""
+    key = keys.mesh_node(puppet.admission.mesh_name, puppet.rid)
+    assert isinstance(await world.store.write([], [Delete(key)]), Applied)
+
+
+def refused(why: type[BaseException]) -> Any:
+    """`pytest.raises` for a call whose route was not there (LV [D11])."""
+    return pytest.raises(why, check=lambda error: getattr(error, "cause", None) == "RouteNotConnected")

@@ -84,7 +84,10 @@ class Connection(Protocol):
         """
 
     async def wait_writable(self) -> None:
-        """Return when a refused `send` is worth repeating. Raises ConnectionClosed when the connection goes away."""
+        """Return when a refused `send` is worth repeating; it may be refused again, so both belong in a loop.
+
+        Raises ConnectionClosed when the connection goes away. Cancellation leaves no trace.
+        """
 
     def pause(self) -> None:
         """Take no further records of this connection. On an accepted connection this is a no-op: see Listener.pause."""

@@ -550,9 +550,13 @@ class MemoryTransport:
     def _rotate(self) -> None:
         now = trio.current_time()
         ready = [each for each in self._expected if (due := each.next_due()) is not None and due <= now]
+        ends_at = now + self._budgets.seconds
         for connection in self._rotation.plan(ready):
-            if connection.take_turn(self._budgets, now):
+            if connection.take_turn(self._budgets, trio.current_time()):
                 self._rotation.stopped(connection)
+            if trio.current_time() >= ends_at:
+                self._rotation.stopped(connection)
+                break
 
     def _next_due(self) -> float:
         """When a chore or a parcel is due."""

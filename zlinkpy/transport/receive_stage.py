@@ -66,8 +66,8 @@ class Source(Protocol):
     def observe(self) -> None:
         """Read the monitor."""
 
-    def relieve(self) -> bool:
-        """Let blocked senders try again; True: call once more in the next cycle."""
+    def relieve(self, *, fresh: bool) -> bool:
+        """Let blocked senders try again; True: call once more in the next cycle, with or without a fresh sign."""
 
     @property
     def is_blocked(self) -> bool: ...
@@ -83,7 +83,8 @@ class ReceiveStage:
         self._clock = trio.lowlevel.current_clock().current_time
         self._rotation: Rotation[Source] = Rotation()
         self._ready: dict[Source, None] = {}
-        self._relief: dict[Source, None] = {}
+        # True: there is a fresh sign of room; False: the sender woken last has not been refused yet.
+        self._relief: dict[Source, bool] = {}
         self._touched: list[Source] = []
         self._chores: deque[Callable[[], None]] = deque()
         self._parked = False
@@ -122,7 +123,7 @@ class ReceiveStage:
         if source in self._rotation:
             self._ready[source] = None
             if source.is_blocked:
-                self._relief[source] = None
+                self._relief[source] = True
 
     def touch(self, source: Source, level: int) -> None:
         """A send may have swallowed a wake-up of `source`. The hot path asks for `touch_level` before it calls."""
@@ -140,7 +141,7 @@ class ReceiveStage:
             self._wake()
 
     def request_relief(self, source: Source) -> None:
-        self._relief[source] = None
+        self._relief[source] = True
         self._wake()
 
     def chore(self, work: Callable[[], None]) -> None:
@@ -217,7 +218,7 @@ class ReceiveStage:
             if source.look():
                 self._ready[source] = None
             if level == 2 and source.is_blocked:
-                self._relief[source] = None
+                self._relief[source] = True
         return self._has_work()
 
     def _do_chores(self) -> None:
@@ -237,13 +238,13 @@ class ReceiveStage:
             else:
                 self._ready.pop(source, None)
             if source.is_blocked:
-                self._relief[source] = None
+                self._relief[source] = True
             if clock() >= ends_at:
                 self._rotation.stopped(source)
                 break
 
     def _relieve(self) -> None:
         relief, self._relief = self._relief, {}
-        for source in relief:
-            if source.relieve():
-                self._relief[source] = None
+        for source, fresh in relief.items():
+            if source.relieve(fresh=fresh):
+                self._relief.setdefault(source, False)

@@ -182,17 +182,19 @@ class PhysicalConnection:
             self._stage.touch(source, 2)
         return True
 
-    def relieve(self) -> bool:
+    def relieve(self, *, fresh: bool) -> bool:
         """Submit what was posted, then let the oldest blocked sender try again; True: another one next cycle.
 
         One at a time keeps their order; a sender that is woken and then does not send does not strand the others.
+        Without a `fresh` sign of room it goes on only until one of them is refused.
         """
         while self._posts:
             if not self._submit_posted():
                 return False
-        self._full = False
+        if fresh:
+            self._full = False
         self._posts_flushed()
-        if not self._waiters:
+        if self._full or not self._waiters:
             return False
         trio.lowlevel.reschedule(self._waiters.popleft())
         return bool(self._waiters)

@@ -399,10 +399,10 @@ class ZmqListener:
             self._ticking = True
             self._stage.at(self._stage.clock() + BLOCKED_TICK, self._tick)
 
-    def relieve(self) -> bool:
+    def relieve(self, *, fresh: bool) -> bool:
         again = False
         for connection in list(self._blocked):
-            again |= connection.relieve()
+            again |= connection.relieve(fresh=fresh)
             if not connection.is_blocked:
                 self._blocked.pop(connection, None)
         return again

@@ -1,7 +1,7 @@
 """Two worlds with one face: hosts on real ZeroMQ sockets, and hosts on a simulated network.
 
-A test of the transport contract gets a `World` and must not care which. What differs, breaking a connection from outside
-and reaching nobody, is behind the same names.
+A test of the transport contract gets a `World` and must not care which. What differs, breaking a connection from
+outside and reaching nobody, is behind the same names.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ REAL_RATE = 5.0
 def block_the_loop(seconds: float) -> None:
     """Hold the event loop as a busy handler would, so that the I/O threads get ahead of it."""
     threading.Event().wait(seconds)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what nobody announces."""
+    with trio.fail_after(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.01)
 
 
 class Recorder:

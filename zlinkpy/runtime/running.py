@@ -32,7 +32,8 @@ log = logging.getLogger("zlinkpy.runtime")
 
 # After the last accepted handler ended, records of peers that had not read our `draining` yet may still be under way.
 # The drain ends when none has come for this long; far above a round trip in one network, far below what anybody waits
-# for.
+# for. As long is waited after the last reply: it travels on another connection than the `close` that would follow at
+# once, and a requester that reads the `close` first has lost the reply.
 QUIET_SECONDS = 0.05
 
 
@@ -245,14 +246,18 @@ class Runtime(Calls):
     async def _drain(self, deadline: float) -> bool:
         """Wait for accepted work, for this host's own requests, and for a quiet moment on the wire."""
         core = self._core
-        started = trio.current_time()
+        worked = trio.current_time()
+        completed = core.workers.statistics().completed
         while True:
             if not await core.workers.drain(deadline):
                 return False
             now = trio.current_time()
+            before, completed = completed, core.workers.statistics().completed
+            if completed != before:
+                worked = now
             if now >= deadline:
                 return False
-            quiet_at = max(started, core.last_taken) + QUIET_SECONDS
+            quiet_at = max(worked, core.last_taken) + QUIET_SECONDS
             if len(core.requests) == 0 and core.ingress.parked == 0 and (now >= quiet_at or not self._has_peers()):
                 return True
             await trio.sleep_until(min(deadline, max(quiet_at, now + QUIET_SECONDS / 5)))

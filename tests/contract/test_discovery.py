@@ -346,7 +346,16 @@ async def test_two_clients_without_server_channels_do_not_connect(
     me = node("me", object_role=own[0], channel_weights=own[1])
     snapshot = await nursery.start(discovery(gate, me).run)
     assert rids(snapshot) == (["x"] if listed else [])
-    assert len(gate.reads(LEASES)) == listed
+    assert [descriptor.rid for descriptor in snapshot.not_required] == ([] if listed else ["x"])
+    assert len(gate.reads(LEASES)) == 1
+
+
+async def test_a_dead_client_is_not_shown_as_not_required(autojump_clock: object, nursery: trio.Nursery) -> None:
+    store = MemoryStore()
+    await plant(store, node("dead", object_role=CLIENT), lease=False)
+    await plant(store, node("live", object_role=CLIENT))
+    snapshot = await nursery.start(discovery(store, node("me", object_role=CLIENT)).run)
+    assert [descriptor.rid for descriptor in snapshot.not_required] == ["live"]
 
 
 @pytest.mark.contract("LO-170")

@@ -3,7 +3,8 @@ LO-186..191).
 
 A poll is *begin, list, read leases, complete*; anything less ends in `failed`, and then nothing changes. So the
 candidates always come from one snapshot whose every owner was checked (LO-166), minus ourselves and minus nodes we
-must not connect to.
+must not connect to. The latter are shown apart, as live as the others: descriptors of dead hosts stay in the store, and
+a list of them would grow for ever.
 
 * A lease is judged by its own read: `expires_at > store_now` of that answer, same owner id and generation. Nothing is
   compared across answers (LO-152, LO-371). A live read is reused while it is young, a dead one never.
@@ -55,6 +56,8 @@ class Snapshot:
     """What discovery knows. `candidates` come from the last complete list, sorted by routing id bytes."""
 
     candidates: tuple[Candidate, ...] = ()
+    not_required: tuple[MeshNodeDescriptor, ...] = ()
+    """Live nodes of the same list that this node needs no connection with (LO-168): to be shown, never dialled."""
     complete: bool = False
     """False until a first list was read completely; `candidates` is empty then."""
     store_ok: bool = True
@@ -103,6 +106,8 @@ class DiscoveryMachine:
         self._leases: dict[str, _LeaseReading] = {}
         self._listed: list[MeshNodeDescriptor] = []
         self._intents: dict[str, Candidate] = {}
+        self._not_required: list[MeshNodeDescriptor] = []
+        self._required_owners: set[str] = set()
         self._poll_started = -math.inf
         self._recovered_at: float | None = None
         self._failing_since: float | None = None
@@ -143,8 +148,10 @@ class DiscoveryMachine:
         decoded = {item.key: self._decode(item) for item in items}
         self._decoded = decoded
         self._self_listed = self._own_key in decoded
-        others = [descriptor for key, (_, descriptor) in decoded.items() if key != self._own_key]
-        self._listed = [descriptor for descriptor in others if connection_required(self._own, descriptor)]
+        self._listed = [descriptor for key, (_, descriptor) in decoded.items() if key != self._own_key]
+        self._required_owners = {
+            descriptor.owner_id for descriptor in self._listed if connection_required(self._own, descriptor)
+        }
         self._leases = {
             owner: reading
             for owner, reading in self._leases.items()
@@ -168,13 +175,20 @@ class DiscoveryMachine:
         return reading is not None and reading.generation == descriptor.lease_generation
 
     def lease_read(self, owner_id: str, answer: Missing | Found, sent_at: float) -> None:
-        """Take one lease read. Raises StoreCorruption for a lease without expiry or of another shape (LO-156)."""
+        """Take one lease read. Raises StoreCorruption for a lease without expiry or of another shape (LO-156), unless
+        no candidate depends on it (LO-157).
+        """
         self._leases.pop(owner_id, None)
         if isinstance(answer, Missing):
             return
-        row, remaining = decode_lease(answer.value), lease_remaining(answer)
-        if row.owner_id != owner_id:
-            raise StoreCorruption("a lease row is stored under another owner's key")
+        try:
+            row, remaining = decode_lease(answer.value), lease_remaining(answer)
+            if row.owner_id != owner_id:
+                raise StoreCorruption("a lease row is stored under another owner's key")
+        except StoreCorruption:
+            if owner_id in self._required_owners:
+                raise
+            return
         if remaining > 0:
             left = min(remaining, self._options.owner_lease_ttl)
             usable_until = sent_at + left - self._options.owner_lease_fencing_margin
@@ -191,7 +205,9 @@ class DiscoveryMachine:
         self._self_was_listed = self._self_listed
         self._failing_since = self._operation = None
         self._complete = True
-        seen = {candidate.rid: candidate for candidate in self._live()}
+        live = self._live()
+        seen = {each.rid: each for each in live if connection_required(self._own, each.descriptor)}
+        self._not_required = [each.descriptor for each in live if each.rid not in seen]
         if self._recovered_at is not None:
             taken = {candidate.descriptor.endpoint for candidate in seen.values()}
             for rid, candidate in self._intents.items():
@@ -229,6 +245,7 @@ class DiscoveryMachine:
         since = self._failing_since
         self.snapshot = Snapshot(
             candidates=tuple(sorted(self._intents.values(), key=lambda candidate: candidate.rid.encode())),
+            not_required=tuple(sorted(self._not_required, key=lambda descriptor: descriptor.rid.encode())),
             complete=self._complete,
             store_ok=since is None,
             failing_since=since,

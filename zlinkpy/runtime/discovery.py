@@ -120,17 +120,19 @@ class MeshLocation(Service):
         if not snapshot.complete:
             return
         self._mesh.first_dials = snapshot.first_dials
-        self._mesh.apply_list(
-            {
-                descriptor.rid: ListedNode(
-                    rid=descriptor.rid,
-                    endpoint=descriptor.endpoint,
-                    security_identity=descriptor.security_identity,
-                    lifecycle_generation=descriptor.lifecycle_generation,
-                    object_role=descriptor.object_role,
-                    channels=descriptor.channel_weights,
-                    runtime_state=descriptor.state,
-                )
-                for descriptor in (candidate.descriptor for candidate in snapshot.candidates)
-            }
-        )
+        shown = [candidate.descriptor for candidate in snapshot.candidates]
+        # With those nobody connects to; the mesh decides from the roles, and lists them as not required (LV-29).
+        shown += snapshot.not_required
+        self._mesh.apply_list({descriptor.rid: _listed(descriptor) for descriptor in shown})
+
+
+def _listed(descriptor: MeshNodeDescriptor) -> ListedNode:
+    return ListedNode(
+        rid=descriptor.rid,
+        endpoint=descriptor.endpoint,
+        security_identity=descriptor.security_identity,
+        lifecycle_generation=descriptor.lifecycle_generation,
+        object_role=descriptor.object_role,
+        channels=descriptor.channel_weights,
+        runtime_state=descriptor.state,
+    )

@@ -17,7 +17,7 @@ import trio
 from attrs import evolve
 
 from zlinkpy.entropy import Entropy, SystemEntropy
-from zlinkpy.errors import ConfigurationError, InvalidOperationError
+from zlinkpy.errors import ConfigurationError, InvalidOperationError, UnavailableError
 from zlinkpy.execution import JobQueueOptions, Permits, Workers
 from zlinkpy.location import LeaseDriver, LocationOptions, LocationStore, OwnerLease, StoreHealth, open_store
 from zlinkpy.mesh import DEFAULT_WEIGHT, MeshCore
@@ -144,12 +144,12 @@ class Host:
         return self._base.location_store
 
     @asynccontextmanager
-    async def run(self, *, settings: Settings | None = None) -> AsyncIterator[Runtime]:
+    async def run(self, *, settings: Settings | None = None, require_store: bool = False) -> AsyncIterator[Runtime]:
         """Start everything; the host is SERVING inside the block and has shut down after it.
 
         `settings` (file, environment, command line) override what was given in code. With a store that does not answer
         the host starts all the same, blocked: it serves configured peers, and is published as soon as the store answers
-        (LO-104).
+        (LO-104). `require_store` makes that an UnavailableError instead, before anything is bound.
 
         Raises ConfigurationError before anything is bound when registration or settings cannot work, and when a
         listener cannot be bound or the store refuses this client. An exception of the body comes out as itself.
@@ -170,13 +170,20 @@ class Host:
             permits=permits,
             workers=Workers(permits),
         )
+        body: BaseException | None = None
         try:
-            async with self._running(options, plans, core) as rt:
-                yield rt
+            async with self._running(options, plans, core, require_store=require_store) as rt:
+                try:
+                    yield rt
+                except BaseException as error:
+                    body = error
+                    raise
         except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
+            # Each nursery that the error passed through has wrapped it once more.
+            if body is None or _leaves(group) != _leaves(body):
+                raise _unwrapped(group) from None
+        if body is not None:
+            raise body
 
     def _options(self, settings: Settings | None) -> HostOptions:
         options = self._base
@@ -203,7 +210,7 @@ class Host:
 
     @asynccontextmanager
     async def _running(
-        self, options: HostOptions, plans: tuple[MeshPlan, ...], core: MeshCore
+        self, options: HostOptions, plans: tuple[MeshPlan, ...], core: MeshCore, *, require_store: bool
     ) -> AsyncIterator[Runtime]:
         health = StoreHealth(options.location.store_failure_grace)
         async with AsyncExitStack() as stack:
@@ -217,9 +224,15 @@ class Host:
                     OwnerLease(store, options.location, self._entropy, driver=self._lease_driver, health=health)
                 )
                 if lease.lease_generation is None:
+                    label = getattr(store, "label", type(store).__name__)
+                    if require_store:
+                        raise UnavailableError(
+                            f"the Location Store {label} does not answer; check that it runs and that its URL is right",
+                            cause="LocationStore",
+                        )
                     log.warning(
                         "the Location Store %s does not answer; serving without it and trying again every %g s",
-                        getattr(store, "label", type(store).__name__),
+                        label,
                         options.location.owner_lease_renew_interval,
                     )
             transport: Transport = await stack.enter_async_context(self._transport(self._entropy))
@@ -256,6 +269,20 @@ class Host:
                 raise
             with trio.CancelScope(shield=True):
                 await rt.shutdown()
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """The error inside groups of one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _leaves(error: BaseException) -> set[int]:
+    """The identities of the errors in a group, at whatever depth."""
+    if isinstance(error, BaseExceptionGroup):
+        return {leaf for each in error.exceptions for leaf in _leaves(each)}
+    return {id(error)}
 
 
 async def _close_store(store: LocationStore) -> None:

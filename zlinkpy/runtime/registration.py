@@ -116,6 +116,7 @@ class Mesh:
             check_name(channel, "channel name")
 
         def decorate(function: F) -> F:
+            self._open()
             check_handler(function, kind)
             self.handlers.append(HandlerRegistration(function, kind, channel))
             return function

@@ -140,7 +140,6 @@ class EmbeddedServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
         )
         pause = threading.Event()
         for _ in range(int(timeout / _POLL_SECONDS)):

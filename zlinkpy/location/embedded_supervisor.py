@@ -54,7 +54,10 @@ def main(arguments: list[str]) -> int:
 def supervise(command: list[str], ready: int) -> None:
     """Hold the supervisor's lock, keep the server running, stop it after the last user."""
     own = os.open(SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(own, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:  # there is one already; the starter looks for its server
+        return
     unused = threading.Event()
     server = start(command)
 

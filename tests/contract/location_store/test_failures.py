@@ -237,15 +237,24 @@ async def test_a_write_cancelled_after_it_was_sent_may_have_happened(redis_bench
 
 
 @pytest.mark.contract("LO-043", "LO-055")
-async def test_a_call_that_left_before_it_was_sent_is_never_sent(redis_bench: RedisBench, gate: Gate) -> None:
-    store = redis_bench.open(gate.url, operation_timeout=0.3)
+@pytest.mark.parametrize("leaves_by", ["timeout", "cancellation"])
+async def test_a_call_that_left_before_it_was_sent_is_never_sent(
+    redis_bench: RedisBench, gate: Gate, leaves_by: str
+) -> None:
+    store = redis_bench.open(gate.url, operation_timeout=5.0)
     gate.hold(lambda command: command[0] == b"CLIENT")  # the handshake does not get through
-    failure = await failed(lambda: store.write([], [Put(b"a", b"1")]))
-    assert failure.applied == "no"
-    with trio.move_on_after(0.05):
-        await store.write([], [Put(b"b", b"1")])
+    if leaves_by == "timeout":
+        store._timeout = 0.1  # of the call; the socket goes on waiting
+        failure = await failed(lambda: store.write([], [Put(b"a", b"1")]))
+        assert failure.applied == "no"
+    else:
+        with trio.move_on_after(0.1) as scope:
+            await store.write([], [Put(b"a", b"1")])
+        assert scope.cancelled_caught
     gate.release()
-    await store.aclose()
+    with trio.fail_after(5):
+        while store._session._running:
+            await trio.lowlevel.checkpoint()
     assert gate.script_calls == 0
     assert isinstance(await redis_bench.store.read(b"a"), Missing)
 

@@ -172,7 +172,7 @@ async def test_a_foreign_value_is_corruption_and_never_missing(redis_bench: Redi
     plant: dict[str, tuple[Any, ...]] = {
         "string": ("SET", record, "x"),
         "list": ("RPUSH", record, "x"),
-        "format": ("ZADD", record, 1, b"\x02abc"),
+        "format": ("ZADD", record, 1, b"\x02" + pack_member(Row(b"bad", b"v", "1", None, tombstone=False))[1:]),
         "tail": ("ZADD", record, 1, b"\x01\xff\xff"),
     }
     redis_bench.server.command(*plant[foreign])

@@ -122,9 +122,12 @@ class DescriptorMachine:
 
     @property
     def is_current(self) -> bool:
-        """True when the store is known to have the newest content."""
-        stored = self._version is not None and self._stored is not None and same_content(self._stored, self._wanted)
-        return stored and not self._verify and not self._restored
+        """True when the store is known to have the newest content, and nothing else of ours can still arrive there."""
+        if self._version is None or self._stored is None or self._sent is None or self._verify or self._restored:
+            return False
+        # The content alone is not enough: a later revision whose answer was lost may be on its way.
+        newest = self._stored.descriptor_revision == self._sent.descriptor_revision
+        return newest and same_content(self._stored, self._wanted)
 
     @property
     def in_flight(self) -> bool:

@@ -14,10 +14,15 @@ Invariants:
   round at a time and one request at a time (LO-107).
 * After a lost answer the row is read and decides (LO-105, LO-180). A claim whose answer was lost may still land after
   a read that did not see it, so its bytes stay known for the machine's life: found later, they are ours.
+  Found while another combination is held (the store was emptied in between), they are no foreign owner: the held one
+  replaces them.
+* A claim or put-back that is still on its way (`_loose`) could put the row back after it was gone, and a renewal would
+  not notice that it had been. While there is one, renewals are conditioned on the version, and a version that cannot
+  be explained counts as put back: everything is verified again, once too often rather than never (LO-126).
 * `is_valid` reads one attribute, so that another thread than the one that drives the machine may call it.
 
-Rejected: conditioning a renewal on the row's version. Renewals change the version and not the bytes, and everybody
-who conditions on this lease conditions on the bytes (C1); the renewal uses the same test as they do.
+Rejected: conditioning every renewal on the version. A lost answer would then cost a read each time; everybody who
+conditions on this lease conditions on the bytes (C1), and so does a renewal where nothing is loose.
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ from zlinkpy.location.store import (
     Found,
     IfMissing,
     IfValue,
+    IfVersion,
     Missing,
     Put,
     StoreCorruption,
@@ -117,6 +123,7 @@ class LeaseMachine:
         self._row = b""
         self._version = ""
         self._unresolved: dict[bytes, int] = {}
+        self._loose = 0
         self._lost_answers = 0
         self._step: _Step | None = None
         self._stopping = False
@@ -270,6 +277,7 @@ class LeaseMachine:
             if answer.applied == "no":
                 return self._failed(now, _text(answer))
             self._unresolved[self._candidate] = self._candidate_generation
+            self._loose += 1
             self._lost_answers += 1
         if not self._room(now):
             return self._failed(now, _text(answer))
@@ -289,6 +297,7 @@ class LeaseMachine:
         except StoreCorruption as failure:
             return self._lost(now, failure)
         self._version = found.version
+        self._loose -= 1
         return self._hold(found.value, generation, remaining, now)
 
     def _taken(self) -> ConfigurationError:
@@ -298,7 +307,7 @@ class LeaseMachine:
 
     def _hold(self, row: bytes, generation: int, remaining: float, now: float) -> Request | None:
         self._row, self.lease_generation = row, generation
-        self._unresolved.clear()
+        self._unresolved.pop(row, None)
         self.state = LeaseState.HELD
         self._extend(remaining)
         self._end_round(now)
@@ -315,7 +324,8 @@ class LeaseMachine:
 
     def _renew(self, now: float) -> Request:
         put = Put(self._key, self._row, self._options.ttl_ms)
-        return self._send(_Step.RENEW, Batch((IfValue(self._key, self._row),), (put,), self._round_end - now), now)
+        condition = IfVersion(self._key, self._version) if self._loose else IfValue(self._key, self._row)
+        return self._send(_Step.RENEW, Batch((condition,), (put,), self._round_end - now), now)
 
     def _settle_held(self, step: _Step, answer: Answer, now: float) -> Request | None:
         if isinstance(answer, Applied):
@@ -325,19 +335,26 @@ class LeaseMachine:
             return self._checked(answer, now)
         lost = isinstance(answer, StoreFailure) and answer.applied == "unknown"
         self._lost_answers += lost
+        self._loose += lost and step is _Step.PUT_BACK
         if not (lost or isinstance(answer, Conflict)) or step is _Step.CHECK or not self._room(now):
             return self._failed(now, _text(answer))
         return self._lookup(_Step.CHECK, self._key, now)
 
     def _checked(self, found: Missing | Found, now: float) -> Request | None:
         if isinstance(found, Missing):
-            return self._lapsed(now)
+            return self._lapsed(IfMissing(self._key), now)
+        if found.value in self._unresolved:
+            return self._lapsed(IfValue(self._key, found.value), now)
         if found.value != self._row:
             return self._lost(now, self._taken())
         try:
             remaining = lease_remaining(found)
         except StoreCorruption as failure:
             return self._failed(now, failure.message)
+        if self.state is LeaseState.LAPSED:
+            self._loose = max(0, self._loose - 1)
+        elif found.version != self._version and self._loose:
+            self._gone(now)
         if found.version != self._version or self.state is LeaseState.LAPSED:
             self._version = found.version
             return self._renewed(remaining, now)
@@ -355,15 +372,18 @@ class LeaseMachine:
         self._emit(LeaseEventKind.RESTORED if restored else LeaseEventKind.RENEWED, now)
         return None
 
-    def _lapsed(self, now: float) -> Request | None:
+    def _lapsed(self, free: IfMissing | IfValue, now: float) -> Request | None:
+        self._gone(now)
+        if not self._may_repeat(now):
+            return self._failed(now, "the lease could not be put back yet")
+        put = Put(self._key, self._row, self._options.ttl_ms)
+        return self._send(_Step.PUT_BACK, Batch((free,), (put,), self._round_end - now), now)
+
+    def _gone(self, now: float) -> None:
         if self.state is not LeaseState.LAPSED:
             self.state = LeaseState.LAPSED
             self.own_deadline = None
             self._emit(LeaseEventKind.LAPSED, now, "the lease row was gone")
-        if not self._may_repeat(now):
-            return self._failed(now, "the lease could not be put back yet")
-        put = Put(self._key, self._row, self._options.ttl_ms)
-        return self._send(_Step.PUT_BACK, Batch((IfMissing(self._key),), (put,), self._round_end - now), now)
 
     # Ending.
 

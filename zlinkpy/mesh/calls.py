@@ -27,17 +27,12 @@ from zlinkpy.mesh.local import LocalTarget
 from zlinkpy.mesh.peer_link import PeerLink
 from zlinkpy.mesh.request_table import Pending
 from zlinkpy.mesh.route_mesh import RouteMesh
-from zlinkpy.mesh.shapes import MessageShape, RawShape
+from zlinkpy.mesh.shapes import Shape
 from zlinkpy.messages import Request, to_milliseconds, validate_metadata
 from zlinkpy.wire import (
-    ChannelRequest,
-    ChannelSend,
-    NodeRequest,
-    NodeSend,
     Record,
     Reply,
     TerminalResult,
-    encode,
     kind_of_reply,
 )
 
@@ -70,12 +65,11 @@ class Calls:
         delivered once.
         """
         shape = self._shape(message)
-        parts = [shape.encode(message)]
-        validate_metadata(metadata)
+        payload = shape.encode(message)
+        flagged = validate_metadata(metadata) if metadata is not None else None
         await trio.lowlevel.checkpoint_if_cancelled()
         path = self._path(channel)
-        command = ChannelSend(channel, shape.head)
-        await self._send(path.select(), command, metadata, parts)
+        await self._send(path.select(), shape, channel, payload, flagged, metadata)
 
     @overload
     async def request_to_channel(
@@ -100,15 +94,14 @@ class Calls:
         ends the wait here; the remote handler is neither stopped nor rolled back.
         """
         shape = self._shape(request)
-        parts = [shape.encode(request)]
-        validate_metadata(metadata)
+        payload = shape.encode(request)
+        flagged = validate_metadata(metadata) if metadata is not None else None
         path = self._path(channel)
         ms = to_milliseconds(timeout) if timeout is not None else path.mesh.default_timeout_ms
         await trio.lowlevel.checkpoint_if_cancelled()
         target = path.select()
         entry = self._core.requests.open(target, trio.current_time() + ms / 1000, shape.packet_name)
-        command = ChannelRequest(entry.corr, ms, channel, shape.head)
-        return await self._request(target, entry, command, metadata, parts, ms, shape)
+        return await self._request(target, entry, shape, channel, ms, payload, flagged, metadata)
 
     # -- node direct ---------------------------------------------------------------------------------------------------
 
@@ -122,11 +115,11 @@ class Calls:
         ready).
         """
         shape = self._shape(message)
-        parts = [shape.encode(message)]
-        validate_metadata(metadata)
+        payload = shape.encode(message)
+        flagged = validate_metadata(metadata) if metadata is not None else None
         await trio.lowlevel.checkpoint_if_cancelled()
         target = self._node(mesh, rid)
-        await self._send(target, NodeSend(shape.head), metadata, parts)
+        await self._send(target, shape, None, payload, flagged, metadata)
 
     @overload
     async def request_to_node(
@@ -159,14 +152,13 @@ class Calls:
     ) -> Any:
         """Ask exactly the node `rid` of `mesh`. Raises as `send_to_node` and `request_to_channel`."""
         shape = self._shape(request)
-        parts = [shape.encode(request)]
-        validate_metadata(metadata)
+        payload = shape.encode(request)
+        flagged = validate_metadata(metadata) if metadata is not None else None
         ms = to_milliseconds(timeout) if timeout is not None else self._mesh(mesh).default_timeout_ms
         await trio.lowlevel.checkpoint_if_cancelled()
         target = self._node(mesh, rid)
         entry = self._core.requests.open(target, trio.current_time() + ms / 1000, shape.packet_name)
-        command = NodeRequest(entry.corr, ms, shape.head)
-        return await self._request(target, entry, command, metadata, parts, ms, shape)
+        return await self._request(target, entry, shape, None, ms, payload, flagged, metadata)
 
     # -- the shared stretch -------------------------------------------------------------------------------------------
 
@@ -200,14 +192,16 @@ class Calls:
     async def _send(
         self,
         target: PeerLink | LocalTarget,
-        command: ChannelSend | NodeSend,
+        shape: Shape,
+        channel: str | None,
+        payload: bytes,
+        flagged: bytes | None,
         metadata: Mapping[str, str] | None,
-        parts: list[bytes],
     ) -> None:
         if isinstance(target, LocalTarget):
-            await target.submit(Record(command, _snapshot(metadata), parts), ms=None)
+            await target.submit(Record(shape.send_command(channel), _snapshot(metadata), [payload]), ms=None)
         else:
-            frames = encode(command, metadata=metadata, parts=parts)
+            frames = shape.send_frames(channel, payload, flagged)
             if not target.submit(frames):
                 await target.submit_later(frames)
                 return
@@ -221,18 +215,20 @@ class Calls:
         self,
         target: PeerLink | LocalTarget,
         entry: Pending,
-        command: ChannelRequest | NodeRequest,
-        metadata: Mapping[str, str] | None,
-        parts: list[bytes],
+        shape: Shape,
+        channel: str | None,
         ms: int,
-        shape: MessageShape | RawShape,
+        payload: bytes,
+        flagged: bytes | None,
+        metadata: Mapping[str, str] | None,
     ) -> Any:
         requests = self._core.requests
         try:
             if isinstance(target, LocalTarget):
-                await self._in_time(entry, target.submit(Record(command, _snapshot(metadata), parts), ms=ms))
+                command = shape.request_command(channel, entry.corr, ms)
+                await self._in_time(entry, target.submit(Record(command, _snapshot(metadata), [payload]), ms=ms))
             else:
-                frames = encode(command, metadata=metadata, parts=parts)
+                frames = shape.request_frames(channel, entry.corr, ms, payload, flagged)
                 if not target.submit(frames):
                     await self._in_time(entry, target.submit_later(frames))
         except BaseException as error:

@@ -258,7 +258,7 @@ class Job:
                 f"{handler.label} has to return a {reply_type.__name__ if reply_type else None}, not {result!r}"
             )
         shape = self.core.shapes.of(result)
-        return encode(Reply(self.corr, 0, 0, None, shape.head), parts=[shape.encode(result)])
+        return shape.reply_frames(self.corr, shape.encode(result))
 
     def context(self) -> MessageContext:
         """What the handler may know about the message besides its value (SA-275)."""

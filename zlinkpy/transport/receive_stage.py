@@ -73,6 +73,12 @@ class Source(Protocol):
     def is_blocked(self) -> bool: ...
 
 
+class Corked(Protocol):
+    """A connection with corked records."""
+
+    def uncork(self) -> None: ...
+
+
 class ReceiveStage:
     """The receive stage of one transport. Everything here runs on the trio thread and is synchronous but for the
     three tasks."""
@@ -86,6 +92,8 @@ class ReceiveStage:
         # True: there is a fresh sign of room; False: the sender woken last has not been refused yet.
         self._relief: dict[Source, bool] = {}
         self._touched: list[Source] = []
+        self.corked: list[Corked] = []
+        """Connections that hold records to be submitted at the end of this scheduler pass."""
         self._chores: deque[Callable[[], None]] = deque()
         self._parked = False
         self._idle_looker: trio.lowlevel.Task | None = None
@@ -164,6 +172,7 @@ class ReceiveStage:
     async def run(self) -> None:
         """Serve until cancelled."""
         while True:
+            self._uncork()
             if self._has_work() or self._look_at_touched():
                 await trio.lowlevel.checkpoint()
                 callbacks = self._readiness.poll()
@@ -189,6 +198,7 @@ class ReceiveStage:
         while True:
             self._idle_looker = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(abort)
+            self._uncork()
             if self._look_at_touched():
                 self._wake()
 
@@ -207,6 +217,12 @@ class ReceiveStage:
 
     def _has_work(self) -> bool:
         return bool(self._ready or self._chores or self._relief)
+
+    def _uncork(self) -> None:
+        if self.corked:
+            corked, self.corked = self.corked, []
+            for connection in corked:
+                connection.uncork()
 
     def _look_at_touched(self) -> bool:
         """Look once at every touched source; True: there is work for the stage."""

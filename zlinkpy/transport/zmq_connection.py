@@ -32,6 +32,12 @@ from zlinkpy.transport.sockets import SocketFactory
 
 LOGGER = logging.getLogger("zlinkpy.transport")
 
+# The first record of a scheduler pass leaves at once, so that a lone request waits for nobody; those that follow on the
+# same socket are submitted together when the pass is over. Submitting to an idle I/O thread wakes it, which costs more
+# than the rest of a submission, and records submitted together also share its system calls. Large records are not held.
+CORK_RECORDS = 64
+CORK_BYTES = 16 << 10
+
 # Plain ints: pyzmq's flag enum costs a quarter of a microsecond for every `|`.
 _MORE = int(zmq.SNDMORE | zmq.NOBLOCK)
 _LAST = int(zmq.NOBLOCK)
@@ -75,6 +81,8 @@ class PhysicalConnection:
         self._phase = Phase.CONNECTING
         self._full = False
         self._posts: deque[list[bytes]] = deque()
+        # Taken, and to leave together with what else this scheduler pass sends.
+        self._corked: list[Sequence[bytes]] = []
         self._waiters: deque[trio.lowlevel.Task] = deque()
         self._cause: str | None = None
         # The owner asked for the close: it gets no record from then on, whatever is still to be read.
@@ -112,10 +120,21 @@ class PhysicalConnection:
             raise ConnectionClosed(f"{self!r} takes no records")
         if self._posts:
             return False
-        return self._submit(frames)
+        if self._source.touch_level != 2 or len(frames[-1]) > CORK_BYTES:
+            if self._corked:
+                self.uncork()
+                if self._posts:
+                    return False
+            return self._submit(frames)
+        self._cork(frames)
+        return True
 
     def post(self, frames: Sequence[bytes]) -> None:
         if self._phase is not Phase.OPEN:
+            return
+        if self._corked:
+            # Behind what was submitted before it, whatever its kind (LV-60).
+            self._cork(frames)
             return
         if not self._posts:
             try:
@@ -146,6 +165,27 @@ class PhysicalConnection:
             await trio.lowlevel.wait_task_rescheduled(abort)
         if self._phase is not Phase.OPEN:
             raise ConnectionClosed(f"{self!r} takes no records")
+
+    def _cork(self, frames: Sequence[bytes]) -> None:
+        corked = self._corked
+        corked.append(frames)
+        if len(corked) == 1:
+            self._stage.corked.append(self)
+        elif len(corked) >= CORK_RECORDS:
+            self.uncork()
+
+    def uncork(self) -> None:
+        """Submit what was corked; what the send queue has no room for goes on as posted records, in order."""
+        corked, self._corked = self._corked, []
+        if self._phase is not _OPEN and self._phase is not Phase.CLOSING:
+            return
+        try:
+            for number, frames in enumerate(corked):
+                if not self._submit(frames):
+                    self._posts.extend(list(rest) for rest in corked[number:])
+                    return
+        except ConnectionClosed:
+            return
 
     def _submit(self, frames: Sequence[bytes]) -> bool:
         """Hand one record to libzmq whole, or nothing of it."""
@@ -226,6 +266,7 @@ class PhysicalConnection:
     def _stop_sending(self) -> None:
         """Leave OPEN for good: every blocked sender gets ConnectionClosed."""
         self._phase = Phase.CLOSING
+        self._corked.clear()
         while self._waiters:
             trio.lowlevel.reschedule(self._waiters.popleft())
 
@@ -396,6 +437,8 @@ class DialledConnection(PhysicalConnection):
             self._stage.chore(self._finish)
             return
         flush = self._phase is Phase.OPEN and linger > 0
+        if flush:
+            self.uncork()
         self._stop_sending()
         if flush:
             self._linger_until = self._stage.clock() + linger

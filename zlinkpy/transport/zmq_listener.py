@@ -96,7 +96,7 @@ class AcceptedConnection(PhysicalConnection):
 
     def __init__(
         self, *, listener: ZmqListener, stage: ReceiveStage, socket: zmq.Socket[bytes], routing_id: bytes, number: int,
-        endpoint: str, descriptor: Descriptor,
+        endpoint: str, descriptor: Descriptor | None,
     ) -> None:  # fmt: skip
         super().__init__(
             stage=stage, source=listener, socket=socket, routing_id=routing_id, number=number, endpoint=endpoint
@@ -104,7 +104,7 @@ class AcceptedConnection(PhysicalConnection):
         self._listener = listener
         self._phase = Phase.OPEN
         self.descriptor = descriptor
-        self.identity = socket_identity(descriptor.fd)
+        self.identity = socket_identity(descriptor.fd) if descriptor is not None else None
         self.ended: str | None = None
         self.last_record = 0
 
@@ -151,6 +151,8 @@ class AcceptedConnection(PhysicalConnection):
         if self.ended is not None:
             self._stage.chore(partial(self._listener.finish, self))
             return
+        if linger > 0:
+            self.uncork()
         self._stop_sending()
         if linger > 0:
             self._listener.lingering[self] = None
@@ -184,7 +186,7 @@ class AcceptedConnection(PhysicalConnection):
         self._listener.linger_ended(self)
 
     def _shut_down(self) -> None:
-        if self._phase is not Phase.CLOSED and self.descriptor.connection is self:
+        if self._phase is not Phase.CLOSED and self.descriptor is not None and self.descriptor.connection is self:
             shut_down(self.descriptor.fd, self.identity)
 
     def _became_blocked(self) -> None:
@@ -316,15 +318,19 @@ class ZmqListener:
             frames.append(socket.recv(_NOBLOCK))
         if routing_id in self._retired:
             return None
-        self.observe()
-        descriptor = self._live.get(first.get(zmq.SRCFD))
-        if descriptor is None:
-            # Sent, and gone before it was read: nobody is there to talk to.
-            self._retired[routing_id] = self._taken
+        try:
+            fd: int = first.get(zmq.SRCFD)
+        except zmq.ZMQError:
+            # libzmq takes a stranger's bytes for a peer of its first version, whose frames say nothing of where they
+            # came from. Nothing of ours speaks that.
+            LOGGER.debug("dropped a record of a stranger at %s", self._endpoint)
             return None
+        self.observe()
+        descriptor = self._live.get(fd)
         if self._closing:
             self._retired[routing_id] = self._taken
-            shut_down(descriptor.fd, socket_identity(descriptor.fd))
+            if descriptor is not None:
+                shut_down(fd, socket_identity(fd))
             return None
         connection = self._claim(descriptor, routing_id)
         try:
@@ -334,15 +340,19 @@ class ZmqListener:
             connection.close()
             return None
         connection.begin(sink)
+        if descriptor is None:
+            connection.disconnected("disconnected")
         return connection, frames, sum(map(len, frames))
 
-    def _claim(self, descriptor: Descriptor, routing_id: bytes) -> AcceptedConnection:
-        earlier = descriptor.connection
+    def _claim(self, descriptor: Descriptor | None, routing_id: bytes) -> AcceptedConnection:
+        """Bind an id to its descriptor; None: the peer sent and was gone before it was read."""
+        earlier = descriptor.connection if descriptor is not None else None
         connection = AcceptedConnection(
             listener=self, stage=self._stage, socket=self._socket, routing_id=routing_id, number=self._next_number(),
             endpoint=self._endpoint, descriptor=descriptor,
         )  # fmt: skip
-        descriptor.connection = connection
+        if descriptor is not None:
+            descriptor.connection = connection
         self._by_id[routing_id] = connection
         if earlier is not None:
             # One descriptor is one connection: the earlier id came from a connection that was dead before it was read.

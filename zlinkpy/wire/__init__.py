@@ -201,6 +201,7 @@ from zlinkpy.wire.tails import (
     dump_tail,
     parse_tail,
 )
+from zlinkpy.wire.templates import reply_template, request_template
 
 __all__ = [
     "ADMISSION_MAX",
@@ -367,5 +368,7 @@ __all__ = [
     "encode_metadata",
     "kind_of_reply",
     "parse_tail",
+    "reply_template",
+    "request_template",
     "spec_of",
 ]

@@ -1,8 +1,9 @@
 """Frame 0 of commands that differ in their leading numbers only: the hot path of requests and replies.
 
-A caller sends the same channel name and payload head again and again; only `corr` and `ms` change. A template is made by the
-ordinary encoder from a prototype, so layout, checks and constants come from the one table, and is then filled in by
-replacing the numbers at the front of the body array. `encode` stays the definition: a test holds every template against it.
+A caller sends the same channel name and payload head again and again; only `corr` and `ms` change. A template is made
+by the ordinary encoder from a prototype, so layout, checks and constants come from the one table, and is then filled in
+by replacing the numbers at the front of the body array. `encode` stays the definition: a test holds every template
+against it.
 
 Measured: 0.4 us against 1.3 us for building the command object and encoding it.
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from tests.contract.transport.worlds import Reception, Recorder, World, eventually
@@ -80,6 +81,8 @@ class Dialled:
         for name, count in records.items():
             for _ in range(count):
                 assert self.peers[name].send([b"x" * size])
+        # What one scheduler pass sends leaves when the pass is over.
+        await trio.testing.wait_all_tasks_blocked()
         self._world.settle()
         await trio.sleep(0.2)
         for connection in self.connections.values():
@@ -144,8 +147,9 @@ async def test_a_flooding_connection_stops_and_the_others_come_first(world: Worl
         assert max(host.ledger.per_rotation("C2")) == 64
         first_long = host.ledger.taken.index((host.ledger.last_rotation("C2"), "C2"))
         assert {name for _, name in host.ledger.taken[first_long:]} == {"C2"}
+        began = host.ledger.taken[0][0]
         for name in ("C1", "C3", "C4"):
-            assert host.ledger.last_rotation(name) <= 2
+            assert host.ledger.last_rotation(name) <= began + 1
 
 
 async def accepted(stack: AsyncExitStack, world: World, **budgets: Any) -> tuple[Any, dict[str, Connection], Ledger]:

@@ -159,7 +159,7 @@ async def test_waiting_ends_with_the_connection(world: World, clock: MockClock, 
             @nursery.start_soon
             async def wait() -> None:
                 # A listening socket may ask a sender to try in vain; it has to come back for the answer.
-                with pytest.raises(ConnectionClosed):
+                with pytest.raises(ConnectionClosed):  # noqa: PT012
                     while not link.sender.send([BULK]):
                         waiting.set()
                         await link.sender.wait_writable()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
 
 import trio
 
@@ -17,7 +16,7 @@ from zlinkpy.runtime.registration import check_timeout
 from zlinkpy.runtime.status import (
     BlockedLoop,
     HostStatus,
-    Observed,
+    Observation,
     StatusSource,
     StoreStatus,
     TerminationOutcome,
@@ -153,11 +152,10 @@ class Runtime(Calls):
             raise ConfigurationError(f"mesh {mesh!r} is not registered in this host (it has: {known})")
         return node
 
-    async def observe(self) -> AsyncGenerator[Observed, None]:
+    def observe(self) -> Observation:
         """The current status, then one item per change; a slow reader gets the newest and the number it missed (OB
         §4)."""
-        async for loss in self._source.changes():
-            yield Observed(status=self.status, loss=loss)
+        return Observation(self._source.changes(), lambda: self.status)
 
     async def wait_ready_target(self, channel: str) -> None:
         """Wait until a call on `channel` would find a target; unbounded, use a cancel scope.
@@ -207,7 +205,8 @@ class Runtime(Calls):
 
     def unfinished(self) -> tuple[str, ...]:
         """What a shutdown would wait for now, for people: labels of handlers, of queued jobs, and of own requests."""
-        return (*self._core.workers.labels(), *self._core.requests.labels())
+        core = self._core
+        return (*core.workers.labels(), *core.ingress.labels(), *core.requests.labels())
 
     async def _stop(self, deadline: float) -> TerminationResult:
         core = self._core
@@ -221,6 +220,7 @@ class Runtime(Calls):
         drained = await self._drain(deadline)
         core.taking = False
         left = [] if drained else core.workers.cancel_remaining()
+        left += core.ingress.close()
         left += core.requests.close()
         failed = False
         for mesh in self._meshes.values():

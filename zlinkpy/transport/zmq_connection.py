@@ -118,6 +118,8 @@ class PhysicalConnection:
     def send(self, frames: Sequence[bytes]) -> bool:
         if self._phase is not _OPEN:
             raise ConnectionClosed(f"{self!r} takes no records")
+        if not frames:
+            raise ValueError("a record has at least one frame")
         if self._posts:
             return False
         if self._source.touch_level != 2 or len(frames[-1]) > CORK_BYTES:
@@ -132,6 +134,8 @@ class PhysicalConnection:
     def post(self, frames: Sequence[bytes]) -> None:
         if self._phase is not Phase.OPEN:
             return
+        if not frames:
+            raise ValueError("a record has at least one frame")
         if self._corked:
             # Behind what was submitted before it, whatever its kind (LV-60).
             self._cork(frames)
@@ -186,11 +190,12 @@ class PhysicalConnection:
                     return
         except ConnectionClosed:
             return
+        except Exception:
+            # Its sender has gone on long ago: nobody but the log can be told, and the stage serves others too.
+            LOGGER.exception("%r was given what is no record; this connection is closed", self)
 
     def _submit(self, frames: Sequence[bytes]) -> bool:
         """Hand one record to libzmq whole, or nothing of it."""
-        if not frames:
-            raise ValueError("a record has at least one frame")
         source = self._source
         send = self._send_frame
         try:

@@ -140,10 +140,15 @@ async def test_a_record_without_frames_is_refused(world: World, clock: MockClock
         sink = Recorder()
         connection = near.dial(listener.endpoint, sink)
         await sink.until_opened()
-        with pytest.raises(ValueError, match="at least one frame"):
-            connection.send([])
+        for _ in range(2):
+            for submit in (connection.send, connection.post):
+                with pytest.raises(ValueError, match="at least one frame"):
+                    submit([])
+            connection.send([b"first"])
         connection.send([b"next"])
-        assert (await reception.until(1)).records == [[b"next"]]
+        accepted = await reception.until(1)
+        await accepted.until_records(3)
+        assert accepted.records == [[b"first"], [b"first"], [b"next"]]
 
 
 async def test_a_host_can_dial_itself(world: World, clock: MockClock) -> None:

@@ -42,7 +42,6 @@ CORK_BYTES = 16 << 10
 _MORE = int(zmq.SNDMORE | zmq.NOBLOCK)
 _LAST = int(zmq.NOBLOCK)
 _NOBLOCK = int(zmq.NOBLOCK)
-_RCVMORE = int(zmq.RCVMORE)
 _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
 
@@ -361,7 +360,6 @@ class DialledConnection(PhysicalConnection):
             pending_events(socket)
             return TurnEnd.PAUSED
         receive = socket.recv
-        get = socket.get
         sink = self._sink
         assert sink is not None
         turn = Turn(budgets, clock())
@@ -372,11 +370,14 @@ class DialledConnection(PhysicalConnection):
                 if self._ended is not None:
                     self._finish()
                 return TurnEnd.EMPTY
-            frame = receive(_NOBLOCK)
+            # A Frame says whether more follow; asking the socket costs twice as much as the copy out of the frame.
+            part = receive(_NOBLOCK, False)
+            frame = part.bytes
             frames = [frame]
             size = len(frame)
-            while get(_RCVMORE):
-                frame = receive(_NOBLOCK)
+            while part.more:
+                part = receive(_NOBLOCK, False)
+                frame = part.bytes
                 frames.append(frame)
                 size += len(frame)
             try:

@@ -42,7 +42,6 @@ from zlinkpy.transport.zmq_connection import Phase, PhysicalConnection
 LOGGER = logging.getLogger("zlinkpy.transport")
 
 _NOBLOCK = int(zmq.NOBLOCK)
-_RCVMORE = int(zmq.RCVMORE)
 _POLLIN = int(zmq.POLLIN)
 
 # How many records beyond the fair-queue bound a disconnected connection is kept for: connections without a record yet
@@ -264,7 +263,6 @@ class ZmqListener:
             pending_events(socket)
             return TurnEnd.PAUSED
         receive = socket.recv
-        get = socket.get
         by_id = self._by_id
         turn: SharedTurn[AcceptedConnection] = SharedTurn(budgets, clock())
         while True:
@@ -285,11 +283,13 @@ class ZmqListener:
                     connection, frames, size = met
                 else:
                     connection = known
-                    frame = receive(_NOBLOCK)
+                    part = receive(_NOBLOCK, False)
+                    frame = part.bytes
                     frames = [frame]
                     size = len(frame)
-                    while get(_RCVMORE):
-                        frame = receive(_NOBLOCK)
+                    while part.more:
+                        part = receive(_NOBLOCK, False)
+                        frame = part.bytes
                         frames.append(frame)
                         size += len(frame)
             if not connection.takes_records:
@@ -314,7 +314,7 @@ class ZmqListener:
         socket = self._socket
         first = socket.recv(zmq.NOBLOCK, copy=False)
         frames = [first.bytes]
-        while socket.get(_RCVMORE):
+        while socket.get(zmq.RCVMORE):
             frames.append(socket.recv(_NOBLOCK))
         if routing_id in self._retired:
             return None

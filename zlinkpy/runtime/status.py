@@ -6,7 +6,7 @@ Publishing is synchronous.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -127,19 +127,61 @@ class StatusSource:
         self._ended = True
         self.publish()
 
-    async def changes(self) -> AsyncIterator[Loss]:
-        """Yield at once, then whenever something changed since the last item was taken."""
-        seen = self._sequence
-        yield Loss()
-        coalesced = 0
-        while True:
-            while self._sequence == seen:
-                if self._ended:
-                    return
-                await self._changed.wait()
-            coalesced = min(coalesced + self._sequence - seen - 1, COUNT_MAX)
-            seen = self._sequence
-            yield Loss(coalesced=coalesced)
+    def changes(self) -> Changes:
+        """A new subscription: one item at once, then one whenever something changed since the last was taken."""
+        return Changes(self)
+
+    async def after(self, seen: int) -> int | None:
+        """Wait for a change later than number `seen`; returns the newest number, None when no change will come."""
+        while self._sequence == seen:
+            if self._ended:
+                return None
+            await self._changed.wait()
+        return self._sequence
+
+
+class Changes:
+    """One subscription to a `StatusSource`.
+
+    Not a generator: those have to be closed by whoever stops early, and nobody who writes ``async for … break`` does.
+    """
+
+    def __init__(self, source: StatusSource) -> None:
+        self._source = source
+        self._seen: int | None = None
+        self._coalesced = 0
+
+    def __aiter__(self) -> Changes:
+        return self
+
+    async def __anext__(self) -> Loss:
+        await trio.lowlevel.checkpoint()
+        if self._seen is None:
+            self._seen = self._source.sequence
+            return Loss()
+        newest = await self._source.after(self._seen)
+        if newest is None:
+            raise StopAsyncIteration
+        self._coalesced = min(self._coalesced + newest - self._seen - 1, COUNT_MAX)
+        self._seen = newest
+        return Loss(coalesced=self._coalesced)
+
+
+class Observation:
+    """An observe stream: the status as it is when an item is taken (OB §4). It ends with the source; stopping early
+    needs nothing.
+    """
+
+    def __init__(self, changes: Changes, status: Callable[[], HostStatus]) -> None:
+        self._changes = changes
+        self._status = status
+
+    def __aiter__(self) -> Observation:
+        return self
+
+    async def __anext__(self) -> Observed:
+        loss = await anext(self._changes)
+        return Observed(status=self._status(), loss=loss)
 
 
 def wall_clock() -> datetime:

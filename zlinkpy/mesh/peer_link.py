@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, get_args
 
 import trio
 
-from zlinkpy.errors import ProtocolError, ShuttingDownError, UnavailableError, ZlinkError
+from zlinkpy.errors import ConfigurationError, ProtocolError, ShuttingDownError, UnavailableError, ZlinkError
 from zlinkpy.link import (
     Action,
     Admitted,
@@ -205,7 +205,7 @@ class PeerLink:
                     if connection is not None:
                         connection.post(encode(command))
                 case Dial(lane=lane):
-                    self._connected(lane, mesh.dial_lane(self, lane))
+                    self._dial(lane)
                 case CloseLane(lane=lane, linger=linger, after=after):
                     if after is not None and after in self.lanes:
                         self._close_after[after] = (lane, linger)
@@ -231,6 +231,15 @@ class PeerLink:
                     self._stop()
                     mesh.link_ended(self, action)
         mesh.deadline_moved(self)
+
+    def _dial(self, lane: Lane) -> None:
+        try:
+            connection = self.mesh.dial_lane(self, lane)
+        except ConfigurationError as error:
+            # What a descriptor says is not ours to trust: a failed attempt like any other.
+            self.perform(self.pair.lost(lane, error.message, self.mesh.now()))
+        else:
+            self._connected(lane, connection)
 
     def _close_lane(self, lane: Lane, *, linger: bool) -> None:
         connection = self.lanes.get(lane)

@@ -100,7 +100,8 @@ class RouteMesh:
         self.local = LocalTarget(self)
         self.channels: dict[str, Channel] = {}
         self.book = PeerBook(self.rid)
-        self.links: set[PeerLink] = set()
+        # Ordered, so that a seeded simulation closes and tells in the same order every time.
+        self.links: dict[PeerLink, None] = {}
         self.refresh_discovery: Callable[[], None] | None = None
         """Set by the host: ask discovery for a fresh list now."""
         self.on_content: Callable[[RouteMesh], None] | None = None
@@ -442,11 +443,12 @@ class RouteMesh:
         link.start()
 
     def dial_lane(self, link: PeerLink, lane: Lane) -> Connection:
-        """Open one physical connection of a dialled pair."""
+        """Open one physical connection of a dialled pair. Raises ConfigurationError for an endpoint nobody can dial."""
         assert self._transport is not None
+        connection = self._transport.dial(link.endpoint, LaneSink(self, link, lane))
         if link.intent is not None:
             link.intent.lane_opened()
-        return self._transport.dial(link.endpoint, LaneSink(self, link, lane))
+        return connection
 
     def _new_link(
         self, pair_id: bytes, expected: Callable[[], Expectation | None], *, endpoint: str, dialler: bool
@@ -473,7 +475,7 @@ class RouteMesh:
         )
         link = PeerLink(self, pair, endpoint=endpoint, dialler=dialler)
         cell.append(link)
-        self.links.add(link)
+        self.links[link] = None
         self._pairs[pair_id] = link
         self.core.liveness.register(link, pair)
         return link
@@ -531,7 +533,7 @@ class RouteMesh:
         now = self.now()
         self._pairs.pop(link.pair.pair_id, None)
         if not link.open_lanes:
-            self.links.discard(link)
+            self.links.pop(link, None)
         self.requests.fail_route(link)
         peer = self.book.peer_of(link)
         if peer is not None:
@@ -563,7 +565,7 @@ class RouteMesh:
             link.intent.lane_closed(self.now())
             self.core.timer.touch(self.next_deadline())
         if link.pair.ended and not link.open_lanes:
-            self.links.discard(link)
+            self.links.pop(link, None)
         self._check_idle()
 
     def _check_idle(self) -> None:

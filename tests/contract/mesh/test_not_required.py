@@ -99,7 +99,7 @@ async def test_a_manual_endpoint_that_turns_out_to_be_not_required_is_dialled_on
     assert n.status.peers[0].state is PeerState.NOT_REQUIRED
     assert n.rt._core.liveness.next_deadline() is None
     assert n.rt._core.meshes["play"].next_deadline() is None
-    assert n.rt._core.meshes["play"].links == set()
+    assert n.rt._core.meshes["play"].links == {}
     assert n.telemetry.total(catalogue.PEER_DISCONNECTS) == 0
 
 
@@ -112,7 +112,7 @@ async def test_a_client_that_is_dialled_by_a_client_rejects_it(autojump_clock: o
     assert pair.reject is RejectReason.NOT_REQUIRED
     await until(lambda: pair.is_gone)
     assert n.status.ready_peers == 0
-    assert n.rt._core.meshes["play"].links == set()
+    assert n.rt._core.meshes["play"].links == {}
 
 
 @pytest.mark.contract("LV-37", "LV-38")

@@ -256,3 +256,23 @@ async def test_a_connection_s_number_decides_nothing(
     await until(lambda: link.p.pair is not link.pair and link.p.pair.is_up)
     await link.n.ready("p", "m")
     assert (await other.echo(4)).n == 4
+
+
+@pytest.mark.contract("LV-176")
+async def test_an_endpoint_nobody_can_dial_keeps_no_other_peer_waiting(autojump_clock: object, world: World) -> None:
+    bad = world.puppet("p-bad", endpoint="udp://127.0.0.1:5999")
+    good = await world.listening("q-good", channels=SERVER)
+    await publish(world, bad)
+    await publish(world, good)
+    n = await world.host("n", store=True)
+    await n.ready("q-good")
+    await trio.sleep(10)
+    failure = n.failure("p-bad")
+    assert failure is not None
+    assert failure.reason is FailureReason.TRANSPORT_ERROR
+    peer = n.peer("p-bad")
+    assert peer is not None
+    assert peer.dials > 3
+    better = await world.listening("p-bad", channels=SERVER, generation=8)
+    await publish(world, better)
+    await n.ready("p-bad")

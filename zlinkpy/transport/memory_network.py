@@ -24,7 +24,8 @@ from zlinkpy.transport.endpoints import Endpoint
 
 if TYPE_CHECKING:
     from zlinkpy.transport.interface import Connection
-    from zlinkpy.transport.memory_transport import MemoryConnection, MemoryListener, MemoryTransport
+    from zlinkpy.transport.memory_connection import MemoryConnection, MemoryListener
+    from zlinkpy.transport.memory_transport import MemoryTransport
     from zlinkpy.transport.rotation import Budgets
 
 # Where automatic ports begin: the first of the dynamic range.

@@ -51,17 +51,19 @@ class Measure:
     """Key in the JSON line, of baseline and subject alike."""
     unit: str
     better: Literal["higher", "lower"]
-    baseline: Program
+    baseline: Program | None = None
+    """None: the subject's own number is held against the bar."""
     subject: Program | None = None
     """None: the baseline is only shown."""
     bar: float | None = None
-    """The ratio subject / baseline has to be at least this where higher is better, at most this where lower is."""
+    """What is judged, the ratio subject / baseline or the subject's own median, has to be at least this where higher
+    is better, at most this where lower is."""
 
-    def passes(self, ratio: float) -> bool:
-        """Whether a ratio clears the bar; without a bar everything does."""
+    def passes(self, judged: float) -> bool:
+        """Whether a ratio or number clears the bar; without a bar everything does."""
         if self.bar is None:
             return True
-        return ratio >= self.bar if self.better == "higher" else ratio <= self.bar
+        return judged >= self.bar if self.better == "higher" else judged <= self.bar
 
 
 @frozen(kw_only=True)
@@ -79,12 +81,19 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """Median of the pairwise ratios, None without a subject."""
-        return statistics.median(self.ratios) if self.subject else None
+        """Median of the pairwise ratios, None unless there are two sides."""
+        return statistics.median(self.ratios) if self.subject and self.baseline else None
+
+    @property
+    def judged(self) -> float | None:
+        """The number the bar is about."""
+        if self.measure.baseline is None:
+            return statistics.median(self.subject)
+        return self.ratio
 
     @property
     def passed(self) -> bool:
-        return self.ratio is None or self.measure.passes(self.ratio)
+        return self.judged is None or self.measure.passes(self.judged)
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -95,7 +104,7 @@ class Result:
             "bar": self.measure.bar,
             "baseline": list(self.baseline),
             "subject": list(self.subject),
-            "ratios": [round(ratio, 4) for ratio in self.ratios] if self.subject else [],
+            "ratios": [round(ratio, 4) for ratio in self.ratios] if self.subject and self.baseline else [],
             "median_ratio": None if self.ratio is None else round(self.ratio, 4),
             "passed": self.passed,
         }
@@ -135,7 +144,7 @@ def compare(
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Result]:
     """Run all measures. Those with the same programs share their runs. Raises BenchmarkError."""
-    groups: dict[tuple[Program, Program | None], list[Measure]] = {}
+    groups: dict[tuple[Program | None, Program | None], list[Measure]] = {}
     for measure in measures:
         groups.setdefault((measure.baseline, measure.subject), []).append(measure)
     results: dict[str, Result] = {}
@@ -156,7 +165,7 @@ def compare(
             column = columns[measure.name]
             results[measure.name] = Result(
                 measure=measure,
-                baseline=tuple(column[baseline]),
+                baseline=tuple(column[baseline]) if baseline else (),
                 subject=tuple(column[subject]) if subject else (),
             )
     return [results[measure.name] for measure in measures]
@@ -177,23 +186,30 @@ def machine() -> dict[str, object]:
 
 def table(results: Sequence[Result]) -> Table:
     """The results for people: medians of both sides, the median ratio with its range, the bar and the verdict."""
-    drawn = Table(title=f"medians of {len(results[0].baseline)} interleaved pairs")
+    runs = max(len(result.baseline) or len(result.subject) for result in results)
+    drawn = Table(title=f"medians of {runs} interleaved pairs")
     drawn.add_column("measure")
     for title in ("baseline", "zlinkpy", "ratio", "range", "bar", "verdict"):
         drawn.add_column(title, justify="right")
     for result in results:
         measure = result.measure
-        cells = [measure.name, f"{statistics.median(result.baseline):,.0f} {measure.unit}"]
-        if result.ratio is None:
+        sign = ">=" if measure.better == "higher" else "<="
+        bar = "" if measure.bar is None else f"{sign} {measure.bar:g}"
+        verdict = "" if measure.bar is None else "ok" if result.passed else "MISSED"
+        cells = [measure.name, _shown(result.baseline, measure)]
+        if not result.subject:
             cells += ["", "", "", "", "baseline only"]
+        elif result.ratio is None:
+            cells += [_shown(result.subject, measure), "", "", f"{bar} {measure.unit}", verdict]
         else:
-            sign = ">=" if measure.better == "higher" else "<="
-            cells += [
-                f"{statistics.median(result.subject):,.0f} {measure.unit}",
-                f"{result.ratio:.2f}",
-                f"{min(result.ratios):.2f}..{max(result.ratios):.2f}",
-                "" if measure.bar is None else f"{sign} {measure.bar:g}",
-                "" if measure.bar is None else "ok" if result.passed else "MISSED",
-            ]
+            spread = f"{min(result.ratios):.2f}..{max(result.ratios):.2f}"
+            cells += [_shown(result.subject, measure), f"{result.ratio:.2f}", spread, bar, verdict]
         drawn.add_row(*cells)
     return drawn
+
+
+def _shown(values: Sequence[float], measure: Measure) -> str:
+    if not values:
+        return ""
+    median = statistics.median(values)
+    return f"{median:,.0f} {measure.unit}" if median >= 100 else f"{median:.2f} {measure.unit}"

@@ -21,11 +21,36 @@ from benchmarks.harness import PAIRS, ROOT, BenchmarkError, Measure, Program, co
 ECHO = Program(module="benchmarks.baselines.zmq_asyncio_echo")
 ONE_WAY = Program(module="benchmarks.baselines.zmq_blocking_pair")
 
+MESH_ECHO = Program(module="benchmarks.subjects.mesh_echo")
+IDLE = Program(module="benchmarks.subjects.idle_node")
+
 MEASURES: tuple[Measure, ...] = (
-    Measure(name="requests, 64 callers", metric="rps", unit="/s", better="higher", baseline=ECHO),
-    Measure(name="request latency, median", metric="p50_us", unit="us", better="lower", baseline=ECHO),
-    Measure(name="request latency, 99 %", metric="p99_us", unit="us", better="lower", baseline=ECHO),
-    Measure(name="one-way messages", metric="messages_per_s", unit="/s", better="higher", baseline=ONE_WAY),
+    Measure(
+        name="requests, 64 callers", metric="rps", unit="/s", better="higher", baseline=ECHO, subject=MESH_ECHO, bar=2.0
+    ),
+    Measure(
+        name="request latency, median",
+        metric="p50_us",
+        unit="us",
+        better="lower",
+        baseline=ECHO,
+        subject=MESH_ECHO,
+        bar=1.3,
+    ),
+    Measure(name="request latency, 99 %", metric="p99_us", unit="us", better="lower", baseline=ECHO, subject=MESH_ECHO),
+    Measure(
+        name="one-way messages",
+        metric="messages_per_s",
+        unit="/s",
+        better="higher",
+        baseline=ONE_WAY,
+        subject=MESH_ECHO,
+        bar=0.6,
+    ),
+    Measure(
+        name="idle node, 10 peers: processor", metric="cpu_percent", unit="%", better="lower", subject=IDLE, bar=1.0
+    ),
+    Measure(name="idle node, 10 peers: memory", metric="rss_mb", unit="MB", better="lower", subject=IDLE, bar=70.0),
 )
 
 

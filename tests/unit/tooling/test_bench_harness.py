@@ -89,6 +89,17 @@ def test_a_baseline_alone_is_shown_and_not_judged() -> None:
     assert result.as_json()["ratios"] == []
 
 
+@pytest.mark.parametrize(("value", "passed"), [(0.9, True), (1.0, True), (1.1, False)])
+def test_a_measure_without_a_baseline_is_judged_by_its_own_median(value: float, passed: bool) -> None:
+    subject = Program(module="idle")
+    measure = Measure(name="processor", metric="cpu", unit="%", better="lower", subject=subject, bar=1.0)
+    [result] = compare([measure], pairs=3, run=lambda program: {"cpu": value})
+    assert result.subject == (value,) * 3
+    assert result.judged == value
+    assert result.passed is passed
+    assert result.as_json()["median_ratio"] is None
+
+
 def test_a_metric_that_is_not_printed_is_an_error() -> None:
     with pytest.raises(BenchmarkError, match="baseline printed no 'rps', only"):
         compare([measure()], run=Machine({BASE: [{"speed": 1}]}))

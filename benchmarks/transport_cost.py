@@ -1,9 +1,10 @@
 """What a record costs in the transport, in microseconds of the loop's thread: `python -m benchmarks.transport_cost`.
 
-Two processes over loopback TCP, records of three frames (20 bytes, 24 bytes, payload). One sends as fast as it can, the other
-counts; then the same with the accepted end sending. The figures are the thread's own CPU time per record, everything
-included: `send` and waiting for room on one side; turn, sink call and task switches on the other. libzmq's I/O threads
-are left out. Beside them stands what pyzmq alone takes for the same frames, in a loop without any event loop.
+Two processes over loopback TCP, records of three frames (20 bytes, 24 bytes, payload). One sends as fast as it can, the
+other counts; then the same with the accepted end sending. The figures are the thread's own CPU time per record,
+everything included: `send` and waiting for room on one side; turn, sink call and task switches on the other. libzmq's
+I/O threads are left out. Beside them stands what pyzmq alone takes for the same frames, in a loop without any event
+loop.
 
 usage: python -m benchmarks.transport_cost [--records 200000] [--size 128]
 Prints one JSON line.

@@ -1,6 +1,6 @@
 """LO section 6 on the production driver: a thread with connections of its own, on the memory store and a real server.
 
-Real threads and real sockets, so time runs 20 times faster than the wall and is not jumped; a server counts its TTL in
+Real threads and real sockets, so time runs 10 times faster than the wall and is not jumped; a server counts its TTL in
 real time, which is why the leases here are short.
 """
 
@@ -44,7 +44,7 @@ SHORT = LocationOptions(
 
 @pytest.fixture
 def fast_clock() -> trio.testing.MockClock:
-    return trio.testing.MockClock(rate=20)
+    return trio.testing.MockClock(rate=10)
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ async def test_the_thread_renews_on_the_grid_and_is_gone_afterwards(fast_clock: 
         lease.on_change(events.append)
         assert lease.state is LeaseState.HELD
         assert threads() == ["zlink-owner-lease"]
-        await until(lambda: len(events) >= 3, 20)
+        await until(lambda: len(events) >= 3, 60)
         assert {event.kind for event in events} == {LeaseEventKind.RENEWED}
-        gaps = [later.at - earlier.at for earlier, later in zip(events, events[1:], strict=False)]
-        assert gaps == pytest.approx([5.0] * len(gaps), abs=0.5)
+        # Never early; how late a busy machine wakes a thread is not ours. The exact grid is tested in virtual time.
+        assert all(later.at - earlier.at > 4.5 for earlier, later in zip(events, events[1:], strict=False))
     assert threads() == []
     assert await stored_lease(store, lease.owner_id) is None
 
@@ -101,7 +101,7 @@ async def test_the_thread_renews_while_the_loop_is_blocked(fast_clock: trio.test
     async with OwnerLease(store, LocationOptions(), SystemEntropy()) as lease:
         renewals = [call for call in store.calls if call[0] == "write"]
         blocked = threading.Event()
-        while trio.current_time() < 25:
+        while trio.current_time() < 30:
             blocked.wait(0.02)  # what a handler does that never awaits
         assert len([call for call in store.calls if call[0] == "write"]) >= len(renewals) + 4
         assert lease.is_valid(trio.current_time())
@@ -214,14 +214,17 @@ async def _attempt(store: object) -> None:
 @pytest.mark.parametrize("cut", [True, False])
 async def test_on_a_server_a_swallowed_claim_is_adopted_within_the_timeout(gate: Gate, cut: bool) -> None:
     store = open_store(gate.url)
-    lease = OwnerLease(store, SHORT, SystemEntropy())
+    patient = LocationOptions(
+        owner_lease_renew_interval=1, owner_lease_ttl=4, owner_lease_renew_timeout=1, owner_lease_fencing_margin=1
+    )
+    lease = OwnerLease(store, patient, SystemEntropy())
     gate.swallow(cut=cut, match=touches(keys.owner_lease(lease.owner_id)))
     started = trio.current_time()
     try:
         async with lease:
             assert gate.swallowed.is_set()
             assert lease.state is LeaseState.HELD
-            assert trio.current_time() - started < SHORT.owner_lease_renew_timeout
+            assert trio.current_time() - started < patient.owner_lease_renew_timeout
             counter = await store.read(keys.OWNER_COUNTER)
             assert isinstance(counter, Found)
             assert counter.value == b"2"

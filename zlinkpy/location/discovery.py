@@ -113,7 +113,7 @@ class MeshDiscovery:
     async def _wait(self, due: float) -> None:
         while not self._wake.is_set():
             grace = self._machine.next_deadline()
-            with trio.move_on_at(due if grace is None else min(due, grace)):
+            with trio.move_on_at(grace if grace is not None and trio.current_time() < grace < due else due):
                 await self._wake.wait()
             now = trio.current_time()
             self._show(self._machine.tick(now))

@@ -217,7 +217,9 @@ async def _on_mesh(
             if waiting.cancelled_caught:
                 raise UnavailableError(_why_not_ready(rt, mesh, call), cause="RouteNotConnected")
             waits_for = f"waiting for the answer of {call.target}"
-            return await act(rt, mesh, call, max(0.001, deadline - trio.current_time()))
+            answer = await act(rt, mesh, call, max(0.001, deadline - trio.current_time()))
+            waits_for = "leaving the mesh"
+        return answer
 
 
 async def _only_mesh(call: Call) -> str:
@@ -261,7 +263,9 @@ def _why_not_ready(rt: Runtime, mesh: str, call: Call) -> str:
             f"{peer.endpoint or peer.node_rid}: {peer.last_failure.detail if peer.last_failure else peer.phase.value}"
             for peer in peers[:3]
         )
-        return f"{head}: no connection ({shown})"
+        # A node with a store refuses whoever its store does not list, by saying nothing yet.
+        hint = "; nodes with a Location Store admit only nodes of that store: use --store" if call.peers else ""
+        return f"{head}: no connection ({shown}){hint}"
     if call.channel is not None:
         served = sorted({channel for peer in ready for channel in peer.channels})
         return f"{head}: {len(ready)} connected, serving {', '.join(served) or 'no channels'}"

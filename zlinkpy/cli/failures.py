@@ -16,6 +16,7 @@ import click
 from zlinkpy.cli.exit_codes import EPILOG, ExitCode, code_for
 from zlinkpy.cli.output import dump_json
 from zlinkpy.errors import ConfigurationError, ZlinkError
+from zlinkpy.location import StoreFailure
 
 
 class Interrupted(Exception):
@@ -73,7 +74,8 @@ def report(error: Exception, *, as_json: bool) -> ExitCode:
         return ExitCode.FORCED_STOP
     assert isinstance(error, ZlinkError)
     kind = "configuration" if isinstance(error, ConfigurationError) else error.kind.name.lower()
-    _print(as_json, kind, error.cause, error.message)
+    fix = "; check that it runs and that its URL is right (zlink doctor)" if isinstance(error, StoreFailure) else ""
+    _print(as_json, kind, error.cause, error.message + fix)
     return code_for(error)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import aclosing
 from typing import Any
 
 import click
@@ -24,7 +23,7 @@ from zlinkpy.cli.options import json_option, split_by_mesh, split_pairs
 from zlinkpy.cli.output import Output, Wait
 from zlinkpy.cli.stopping import StopSignals, cancel_when
 from zlinkpy.cli.target import load_host
-from zlinkpy.errors import InternalFailureError, UnavailableError
+from zlinkpy.errors import InternalFailureError
 from zlinkpy.location.open import store_label
 from zlinkpy.runtime import Host, Runtime, Settings, TerminationOutcome
 from zlinkpy.wire import RuntimeState
@@ -103,11 +102,9 @@ async def _serve(host: Host, settings: Settings, output: Output, start_without_s
                 nursery.start_soon(_stop_at_eof, stop.asked)
             wait = Wait(nursery, lambda: "starting" + (f", store {label}" if label else ""))
             with starting:
-                async with host.run(settings=settings) as rt:
+                async with host.run(settings=settings, require_store=not start_without_store) as rt:
                     served = True
                     await wait.end()
-                    if not start_without_store:
-                        _check_store(rt, label)
                     output.data(_serving(rt, host, label), lambda: _serving_lines(rt, host, label))
                     await _until_stopped(rt, stop.asked)
                     await _stop(rt, output)
@@ -124,15 +121,6 @@ def _store_label(store: object) -> str | None:
     return None if store is None else type(store).__name__
 
 
-def _check_store(rt: Runtime, label: str | None) -> None:
-    if label is not None and rt.status.store.lease == "unclaimed":
-        raise UnavailableError(
-            f"the location store {label} does not answer: check that it runs and that the URL is right, "
-            "or give --start-without-store to start and wait for it",
-            cause="LocationStore",
-        )
-
-
 def _serving(rt: Runtime, host: Host, label: str | None) -> dict[str, object]:
     nodes = [{"mesh": mesh, "rid": rt.node_rid(mesh), "endpoint": rt.endpoint(mesh)} for mesh in host.meshes]
     return {"event": "serving", "pid": os.getpid(), "store": label, "nodes": nodes}
@@ -145,9 +133,9 @@ def _serving_lines(rt: Runtime, host: Host, label: str | None) -> list[str]:
 
 async def _until_stopped(rt: Runtime, asked: trio.Event) -> None:
     """Return when a stop is asked for; raise when the host cannot go on."""
-    async with trio.open_nursery() as nursery, aclosing(rt.observe()) as statuses:
+    async with trio.open_nursery() as nursery:
         nursery.start_soon(cancel_when, asked, nursery.cancel_scope)
-        async for observed in statuses:
+        async for observed in rt.observe():
             if observed.status.state is RuntimeState.ERROR:
                 raise InternalFailureError("the host cannot go on: its state is error; the log says why")
 

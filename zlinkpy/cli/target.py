@@ -42,7 +42,7 @@ def load_host(target: str) -> Host:
             raise ConfigurationError(f"{target!r}: {walked} has no {part!r}{_hosts_hint(found, part, module_name)}")
         found, walked = getattr(found, part), f"{walked}.{part}"
     if not isinstance(found, Host):
-        what = "a function" if callable(found) and not isinstance(found, type) else f"a {type(found).__name__}"
+        what = "a function" if callable(found) and not isinstance(found, type) else f"of type {type(found).__name__}"
         raise ConfigurationError(
             f"{target!r} is {what}, not a Host{_hosts_hint(sys.modules[module_name], '', module_name)}"
         )

@@ -12,9 +12,11 @@ from zlinkpy.location.descriptors import (
     SpotTypeUsage,
     Usage,
 )
+from zlinkpy.location.directory import NodeEntry, NodeList, UnreadableNode, list_nodes
 from zlinkpy.location.discovery import MeshDiscovery
 from zlinkpy.location.discovery_machine import Candidate, Snapshot
 from zlinkpy.location.health import OperationHealth, StoreHealth, StoreOperation
+from zlinkpy.location.inspection import StoreInspection, inspect_store
 from zlinkpy.location.lease import LeaseDriver, OwnerLease
 from zlinkpy.location.lease_machine import LeaseEvent, LeaseEventKind, LeaseState
 from zlinkpy.location.memory_store import MemoryStore
@@ -74,6 +76,8 @@ __all__ = [
     "Missing",
     "Mutation",
     "NodeCapacity",
+    "NodeEntry",
+    "NodeList",
     "ObjectCapability",
     "OperationHealth",
     "OwnerLease",
@@ -87,7 +91,11 @@ __all__ = [
     "StoreCorruption",
     "StoreFailure",
     "StoreHealth",
+    "StoreInspection",
     "StoreOperation",
+    "UnreadableNode",
     "Usage",
+    "inspect_store",
+    "list_nodes",
     "open_store",
 ]

@@ -1,0 +1,154 @@
+"""`zlink request`, `send`, `nodes` and `doctor` against nodes and stores that run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli.zlink import Running, running, zlink_here
+from tests.location_server import TestServer
+
+
+def rid_of(node: Running) -> tuple[str, str]:
+    entry = node.document()["nodes"][0]
+    return entry["rid"], entry["endpoint"]
+
+
+def test_a_pair_of_nodes_is_listed_and_called_through_the_store(place: Path, store: str) -> None:
+    run = ["run", "server:host", "--store", store, "--json"]
+    with running(*run, cwd=place) as one, running(*run, cwd=place) as two:
+        rids = {rid_of(one), rid_of(two)}
+        listed = json.loads(zlink_here("nodes", "--store", store, "--json").stdout)
+        assert {(entry["rid"], entry["endpoint"]) for entry in listed} == rids
+        for entry in listed:
+            assert (entry["mesh"], entry["state"], entry["lease"]) == ("play", "serving", "live")
+            assert entry["channels"] == {"talk": 100}
+            assert 0 < entry["lease_seconds"] <= 15
+        table = zlink_here("nodes", "--store", store, "--mesh", "play").stdout.splitlines()
+        assert len(table) == 3
+        assert all(any(rid in line and "talk=100" in line for line in table) for rid, _ in rids)
+        assert zlink_here("nodes", "--store", store, "--mesh", "other", "--json").stdout == "[]\n"
+
+        said = zlink_here("request", "talk", "Say", '{"text": "hé"}', "--store", store)
+        assert (said.exit_code, said.stdout) == (0, '{"text": "hé"}\n')
+        said = zlink_here(
+            "request", "talk", "Say", "-", "--store", store, "--json", "--metadata", "tail=!",
+            stdin='{"text": "a"}',
+        )  # fmt: skip
+        assert json.loads(said.stdout) == {"packet": "Said", "reply": {"text": "a!"}}
+        for rid, _ in rids:
+            said = zlink_here("request", "--node", rid, "Say", '{"text": "a"}', "--store", store)
+            assert said.stdout == '{"text": "direct a"}\n'
+
+
+def test_a_killed_node_is_listed_as_not_alive_once_its_lease_has_lapsed(place: Path, store: str) -> None:
+    leases = [
+        "--set", "location.owner_lease_ttl=1.5", "--set", "location.owner_lease_renew_interval=0.3",
+        "--set", "location.owner_lease_renew_timeout=0.3", "--set", "location.owner_lease_fencing_margin=0.3",
+    ]  # fmt: skip
+    with running("store", f"{place}/store", cwd=place) as keeper:
+        keeper.line("serving")
+        with running("run", "server:host", "--store", store, *leases, cwd=place) as node:
+            node.line("serving")
+            node.signal(signal.SIGKILL)
+            assert node.end() == -signal.SIGKILL
+        with running("nodes", "--store", store, "--watch", "--json", cwd=place) as watch:
+            while json.loads(watch.line())[0]["lease"] == "live":
+                pass
+            assert json.loads(watch.lines[-1])[0]["lease_seconds"] is None
+            watch.signal(signal.SIGINT)
+            assert watch.end() == 0
+
+
+@pytest.fixture
+def node(place: Path) -> Iterator[Running]:
+    with running("run", "server:host", "--json", cwd=place) as running_node:
+        yield running_node
+
+
+def test_without_a_store_a_peer_is_dialled(place: Path, node: Running) -> None:
+    rid, endpoint = rid_of(node)
+    peer = ["--peer", endpoint, "--mesh", "play"]
+    assert zlink_here("request", "talk", "Say", '{"text": "a"}', *peer).stdout == '{"text": "a"}\n'
+    assert zlink_here("request", "--node", rid, "Say", '{"text": "a"}', *peer).stdout == '{"text": "direct a"}\n'
+    sent = zlink_here("send", "talk", "Note", '{"text": "b"}', *peer)
+    assert (sent.exit_code, sent.stdout) == (0, "sent to channel talk\n")
+    assert node.line() == "noted b"
+    sent = zlink_here("send", "talk", "Note", '{"text": "c"}', *peer, "--json")
+    assert json.loads(sent.stdout) == {"sent": True, "target": "channel talk"}
+    assert node.line() == "noted c"
+
+
+def test_failures_say_why_and_have_their_code(place: Path, node: Running) -> None:
+    _, endpoint = rid_of(node)
+
+    def call(*arguments: str, mesh: str = "play") -> tuple[int, str]:
+        result = zlink_here("request", *arguments, "--peer", endpoint, "--mesh", mesh, "--timeout", "0.7")
+        assert result.stdout == ""
+        return result.exit_code, result.stderr.strip().splitlines()[-1]
+
+    code, line = call("talk", "Say", '{"txt": 1}')
+    assert (code, line.endswith("[protocol_error]")) == (1, True)
+    code, line = call("talk", "Nothing")
+    assert (code, line.endswith("[not_found]")) == (1, True)
+    code, line = call("talk", "Nap", '{"seconds": 30}')
+    assert (code, line) == (4, "error: Nap: no reply within the time given [deadline_exceeded]")
+    code, line = call("walk", "Say")
+    assert (code, "no ready target for channel walk" in line, "serving talk" in line) == (4, True, True)
+    code, line = call("--node", "nobody", "Say")
+    assert (code, "no ready target for node nobody" in line) == (4, True)
+    code, line = call("talk", "Say", mesh="other")
+    assert (code, "topology_mismatch" in line) == (4, True)
+
+
+def test_nobody_behind_the_peer_is_said_with_the_reason(place: Path) -> None:
+    call = ["request", "talk", "Say", "--mesh", "play", "--timeout", "1", "--json"]
+    result = zlink_here(*call, "--peer", "tcp://127.0.0.1:1")
+    assert result.exit_code == 4
+    error = json.loads(result.stderr.splitlines()[-1])["error"]
+    assert (error["kind"], error["cause"]) == ("unavailable", "RouteNotConnected")
+    assert "tcp://127.0.0.1:1: application lane: connection refused" in error["message"]
+
+
+def test_ctrl_c_ends_a_waiting_request_with_code_130(place: Path, node: Running) -> None:
+    _, endpoint = rid_of(node)
+    call = ["request", "talk", "Nap", '{"seconds": 30}', "--peer", endpoint, "--mesh", "play"]
+    with running(*call, cwd=place) as caller:
+        node.line("napping")
+        caller.signal(signal.SIGINT)
+        assert caller.end() == 130
+        assert caller.stderr.splitlines()[-1] == "error: stopped by SIGINT [interrupted]"
+
+
+def test_a_store_that_hangs_ends_the_listing_with_code_4(place: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        url = f"redis://u:secret@127.0.0.1:{listener.getsockname()[1]}"
+        result = zlink_here("nodes", "--store", url)
+    assert result.exit_code == 4
+    assert "asking the store redis://127.0.0.1" in result.stderr
+    assert "no answer within 3 s; check that it runs and that its URL is right" in result.stderr
+    assert "secret" not in result.stderr
+
+
+def test_doctor_measures_the_store_and_warns_of_eviction(place: Path, valkey: TestServer) -> None:
+    result = zlink_here("doctor", "--store", valkey.url, "--json")
+    assert result.exit_code == 0
+    check = next(check for check in json.loads(result.stdout)["checks"] if check["name"] == "store")
+    assert check["verdict"] == "ok"
+    assert "answers in" in check["found"]
+    assert "valkey 9" in check["found"]
+    valkey.command("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
+    try:
+        result = zlink_here("doctor", "--store", valkey.url)
+    finally:
+        valkey.command("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
+    assert result.exit_code == 3
+    assert "may evict rows" in result.stdout
+    assert "set maxmemory-policy noeviction (it is allkeys-lru)" in result.stdout

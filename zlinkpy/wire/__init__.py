@@ -144,6 +144,7 @@ from zlinkpy.wire.relocation import (
 from zlinkpy.wire.reply import (
     ALLOWED_CODES,
     RESULT_OF_CODE,
+    addressee_of_malformed,
     kind_of_reply,
 )
 from zlinkpy.wire.structures import (
@@ -355,6 +356,7 @@ __all__ = [
     "Update",
     "UserSpotClose",
     "UserSpotCreate",
+    "addressee_of_malformed",
     "check_topic",
     "close_for",
     "decode",

@@ -19,6 +19,7 @@ import msgpack
 from attrs import frozen
 
 from zlinkpy.errors import ProtocolError
+from zlinkpy.wire.calls import ChannelRequest, ChannelSend, NodeRequest, NodeSend, Reply
 from zlinkpy.wire.composite import Struct, struct_of
 from zlinkpy.wire.emit import Emitter, Misfit
 from zlinkpy.wire.enums import Direction, Lane, PayloadUse, Topology
@@ -26,6 +27,7 @@ from zlinkpy.wire.explain import explain
 from zlinkpy.wire.limits import ADMISSION_MAX, FLAG_METADATA, PREFIX_SIZE
 from zlinkpy.wire.metadata import decode_metadata, encode_metadata
 from zlinkpy.wire.parse import PARSE_ERRORS, emit_unpack, encoded_admission_fits, parse_checked
+from zlinkpy.wire.recall import recalling_tail, recalling_whole
 from zlinkpy.wire.relocation import FrozenRecord
 from zlinkpy.wire.schema import mistake
 from zlinkpy.wire.table import COMMANDS, CommandSpec, prefix_of, spec_of
@@ -108,8 +110,23 @@ def _flags_of(spec: CommandSpec) -> tuple[bool, ...]:
     return (False, True) if spec.metadata else (False,)
 
 
+_RECALLED_WHOLE = (ChannelSend, NodeSend)
+_RECALLED_TAIL = (ChannelRequest, NodeRequest, Reply)
+
+
+def _fast_reader(spec: CommandSpec, topology: Topology, *, metadata: bool) -> Reader:
+    reader = _reader(spec, topology, metadata=metadata)
+    if metadata:
+        return reader
+    if spec.cls in _RECALLED_WHOLE:
+        return recalling_whole(reader, Record)
+    if spec.cls in _RECALLED_TAIL:
+        return recalling_tail(reader, Record, spec.cls)
+    return reader
+
+
 _READERS: dict[tuple[Topology, int, bool], Reader] = {
-    (topology, spec.id, flag): _reader(spec, topology, metadata=flag)
+    (topology, spec.id, flag): _fast_reader(spec, topology, metadata=flag)
     for spec in COMMANDS.values()
     for topology in spec.bodies
     for flag in _flags_of(spec)

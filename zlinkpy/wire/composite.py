@@ -56,10 +56,6 @@ def ext_id(number: int) -> dict[str, Any]:
     return {"ext_id": number}
 
 
-KNOWN_MAX = 1024
-"""A reader keeps so many checked arrays of a kind, then starts anew: a peer that varies them gains nothing."""
-
-
 class Struct(WireType):
     """The layout of one attrs class: its annotations in order, constant elements being class variables.
 
@@ -85,14 +81,11 @@ class Struct(WireType):
                 self.conditional += 1
                 self.when = own[name].metadata["present_if"]
         self.checked = issubclass(cls, Checked)
-        self.known_if: str | None = getattr(cls, "WIRE_KNOWN_IF", None)
         self.constants = tuple(t.value for _, t in self.fields if isinstance(t, Const))
 
     # -- generated pass ------------------------------------------------------------------------------------------
 
     def read(self, e: Emitter, node: str) -> str:
-        if self.known_if is not None:
-            return self._read_known(e, node, self.known_if)
         if not self.conditional:
             return self._read_elements(e, node, self.fields)
         out = e.fresh()
@@ -101,24 +94,6 @@ class Struct(WireType):
             e.line(f"{out} = {self._read_elements(e, node, self.fields)}")
         with e.block("else:"):
             e.line(f"{out} = {self._read_elements(e, node, self.fields[: -self.conditional])}")
-        return out
-
-    def _read_known(self, e: Emitter, node: str, condition: str) -> str:
-        """Read an array that is mostly one of a few: look it up among those that were checked before.
-
-        The condition makes the look-up exact: without it 1, 1.0 and true would be one key, and an unhashable element an
-        error of its own.
-        """
-        known: dict[Any, Any] = {}
-        out = e.fresh()
-        name = e.bind(known)
-        e.line(f"{out} = {name}.get({node}) if {condition.format(node)} else None")
-        with e.block(f"if {out} is None:"):
-            e.line(f"{out} = {self._read_elements(e, node, self.fields)}")
-            with e.block(f"if {condition.format(node)}:"):
-                with e.block(f"if len({name}) >= {KNOWN_MAX}:"):
-                    e.line(f"{name}.clear()")
-                e.line(f"{name}[{node}] = {out}")
         return out
 
     def _read_elements(self, e: Emitter, node: str, fields: list[tuple[str, WireType]]) -> str:

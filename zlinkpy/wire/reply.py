@@ -17,6 +17,9 @@ from zlinkpy.wire.enums import FailureCode, TerminalResult
 from zlinkpy.wire.limits import TAIL_ARRAY_MAX, TAIL_DEPTH_MAX, TAIL_MAX, TEXT_MAX, U64_MAX
 from zlinkpy.wire.schema import Bounds, Malformed, Pairs, WireType, mistake, shown, utf8_size, violation
 
+REPLY = 20
+"""The command id of `reply` (wire.md §2)."""
+
 _R, _C, _K = TerminalResult, FailureCode, ErrorKind
 
 _CODES: dict[FailureCode, tuple[TerminalResult, ErrorKind]] = {
@@ -107,6 +110,23 @@ def combination_fault(terminal_result: int, failure_code: int, *, payload: bool,
         if payload:
             return "payload", "must be nil where the result is not ok"
     return None
+
+
+def addressee_of_malformed(frame: bytes) -> int | None:
+    """Which request a reply that does not decode was meant for, where its first number can be read; else None.
+
+    It decides with which error that one request ends (SA-252), and nothing else.
+    """
+    if frame[:2] != b"ZM" or frame[3:4] != bytes((REPLY,)):
+        return None
+    reader = msgpack.Unpacker()
+    reader.feed(frame[5:20])
+    try:
+        reader.read_array_header()
+        corr = reader.unpack()
+    except (msgpack.UnpackException, ValueError):
+        return None
+    return corr if type(corr) is int else None
 
 
 class AnyTail(WireType):

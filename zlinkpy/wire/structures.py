@@ -39,13 +39,6 @@ class PayloadHead:
         flow: trace context, None at trace level Off.
     """
 
-    # Not annotated: every annotation of a layout class is an element of the array.
-    WIRE_KNOWN_IF = (
-        "type({0}) is tuple and len({0}) == 4 and {0}[3] is None and type({0}[2]) is int "
-        "and type({0}[1]) is str and type({0}[0]) is str"
-    )
-    """A connection carries a handful of different heads; a reader keeps those it has checked (`KNOWN_MAX`)."""
-
     packet_name: Text
     content_type: Text = CONTENT_TYPE
     parts: Annotated[int, Int("u8 1..64", 1, PARTS_MAX)] = 1

@@ -115,10 +115,10 @@ def console_for(stream: Any) -> Console:
 
 
 def plain_table(*columns: str) -> Table:
-    """The one look of tables: no frame, so that the output can be cut with column tools, too."""
+    """The one look of tables: no frame, so that column tools can cut it. ``NAME>`` is a column of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        name, _, numeric = column.partition(">")
+        name, numeric, _ = column.partition(">")
         table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
     return table
 

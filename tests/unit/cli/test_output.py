@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 import trio
 
-from zlinkpy.cli.output import Output, Wait, dump_json
+from zlinkpy.cli.output import Output, Wait, dump_json, plain_table
 
 
 def test_json_is_one_line_and_takes_what_msgpack_can_carry() -> None:
@@ -59,3 +59,10 @@ async def test_the_line_is_gone_when_the_wait_has_ended(autojump_clock: trio.abc
         await wait.end()
         assert not nursery.child_tasks
         await wait.end()
+
+
+def test_columns_of_numbers_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    table = plain_table("NAME", "COUNT>")
+    table.add_row("a", "7")
+    Output(as_json=False).table([], lambda: table)
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == ["NAME  COUNT", "a         7"]

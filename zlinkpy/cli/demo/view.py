@@ -15,6 +15,7 @@ from zlinkpy.cli.output import Output, plain_table
 
 _STYLES = {"ready": "green", "killed": "red", "starting": "yellow", "not ready": "yellow"}
 _EVENTS_SHOWN = 6
+_RID_SHOWN = 12
 
 
 @frozen(kw_only=True)
@@ -87,7 +88,7 @@ class LiveView:
         table = plain_table("NODE", "ROUTING ID", "STATE", "REQUESTS/S>", "P50>", "P99>")
         for row in picture.rows:
             state = Text(row.state, style=_STYLES.get(row.state, ""))
-            rid = row.rid or "-"
+            rid = f"…{row.rid[-_RID_SHOWN:]}" if row.rid else "-"  # the table fits 80 columns
             table.add_row(row.name, rid, state, f"{row.per_second:.0f}", milliseconds(row.p50), milliseconds(row.p99))
         totals = (
             f"{picture.ready_peers} peers ready, {picture.answered} answered, {picture.cut_off} cut off, "

@@ -8,6 +8,7 @@ to another target (SA-130).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
@@ -203,7 +204,7 @@ class Calls:
         else:
             frames = shape.send_frames(channel, payload, flagged)
             if not target.submit(frames):
-                await target.submit_later(frames)
+                await target.submit_later(lambda: frames)
                 return
         self._sends += 1
         if self._sends >= SENDS_PER_CHECKPOINT:
@@ -230,7 +231,12 @@ class Calls:
             else:
                 frames = shape.request_frames(channel, entry.corr, ms, payload, flagged)
                 if not target.submit(frames):
-                    await self._in_time(entry, target.submit_later(frames))
+
+                    def later() -> list[bytes]:
+                        left = max(1, math.ceil((entry.deadline - trio.current_time()) * 1000))
+                        return shape.request_frames(channel, entry.corr, min(left, ms), payload, flagged)
+
+                    await self._in_time(entry, target.submit_later(later))
         except BaseException as error:
             if isinstance(error, trio.Cancelled):
                 requests.cancel(entry)

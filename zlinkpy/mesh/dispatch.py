@@ -64,6 +64,14 @@ def failure_of(error: BaseException) -> tuple[TerminalResult, FailureCode]:
     return _FAILURE.get(error.kind, _INTERNAL) if isinstance(error, ZlinkError) else _INTERNAL
 
 
+def is_failure(error: BaseException) -> bool:
+    """True for what a handler raised on its own account, SystemExit included: one message must not end the process.
+    False for what is meant for others and passes through it: cancellation, Ctrl-C."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_failure(each) for each in error.exceptions)
+    return isinstance(error, Exception | SystemExit)
+
+
 class ReplyRoute(Protocol):
     """The way back to a requester."""
 
@@ -233,19 +241,25 @@ class Job:
             if route is None:
                 return
             frames = self._reply_frames(handler, result)
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             self.core.telemetry.counter(
                 catalogue.HANDLER_FAILURES,
                 mesh_name=self.mesh_name,
                 surface=self.surface,
                 message_kind="request" if route else "send",
             )
-            log.exception("handler %s failed", handler.label, extra={"packet": self.command.payload.packet_name})
+            log.exception("handler %s failed", handler.label, extra=self._fields("handler_failed"))
             if route is not None:
                 await self._answer(*failure_of(error))
             return
         if not await route.reply(frames):
-            log.info("the reply of %s was dropped: its requester is gone", handler.label)
+            log.info(
+                "the reply of %s was dropped: its requester is gone",
+                handler.label,
+                extra=self._fields("requester_gone"),
+            )
 
     def _reply_frames(self, handler: Handler, result: Any) -> list[bytes]:
         reply_type = handler.reply_type
@@ -273,18 +287,31 @@ class Job:
             source_rid=self.source if type(command) in (NodeSend, NodeRequest) else None,
         )
 
+    def _fields(self, reason: str) -> dict[str, str]:
+        """What a structured log record says about the message (SA-283)."""
+        return {
+            "surface": self.surface,
+            "mesh": self.mesh_name,
+            "packet": self.command.payload.packet_name,
+            "reason": reason,
+        }
+
     async def _refuse(self, result: TerminalResult, code: FailureCode, why: str) -> None:
+        reason = _DROP_REASON.get(result, "no_handler")
         self.core.telemetry.counter(
             catalogue.MESSAGES_DROPPED,
             mesh_name=self.mesh_name,
             surface=self.surface,
             message_kind="request" if self.route else "send",
-            reason=_DROP_REASON.get(result, "no_handler"),
+            reason=reason,
         )
+        fields = self._fields(reason)
         if self.route is None:
-            log.warning("dropped a one-way message for %s of mesh %s: %s", self.label, self.mesh_name, why)
+            log.warning(
+                "dropped a one-way message for %s of mesh %s: %s", self.label, self.mesh_name, why, extra=fields
+            )
         else:
-            log.info("refused a request for %s of mesh %s: %s", self.label, self.mesh_name, why)
+            log.info("refused a request for %s of mesh %s: %s", self.label, self.mesh_name, why, extra=fields)
             await self._answer(result, code)
 
     async def _answer(self, result: TerminalResult, code: FailureCode) -> None:

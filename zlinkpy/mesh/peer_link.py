@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, get_args
 
 import trio
@@ -45,6 +45,7 @@ from zlinkpy.wire import (
     Record,
     Reply,
     Topology,
+    addressee_of_malformed,
     decode,
     encode,
 )
@@ -107,6 +108,10 @@ class LaneSink:
         try:
             record = decode(frames, topology=Topology.ROUTE_MESH, lane=self.lane)
         except ProtocolError as error:
+            corr = addressee_of_malformed(frames[0]) if frames else None
+            if corr is not None:
+                problem = ProtocolError(f"the reply does not decode: {error.problem}", field=error.field)
+                self.mesh.requests.fail(link, corr, problem)
             link.violated(self.lane, error)
             return
         command = record.command
@@ -284,8 +289,9 @@ class PeerLink:
         except ConnectionClosed:
             raise self.gone() from None
 
-    async def submit_later(self, frames: list[bytes]) -> None:
-        """Wait in line, then submit once. Raises UnavailableError or ShuttingDownError when the route goes away."""
+    async def submit_later(self, frames: Callable[[], list[bytes]]) -> None:
+        """Wait in line, then submit once what `frames` makes at that moment: a request carries the time that is left
+        then (SA-203). Raises UnavailableError or ShuttingDownError when the route goes away."""
         turn = trio.Event()
         self._waiting.append(turn)
         try:
@@ -294,7 +300,7 @@ class PeerLink:
                     raise self.gone()
                 if self._waiting[0] is turn and not self._paused:
                     try:
-                        if self._application.send(frames):
+                        if self._application.send(frames()):
                             return
                         await self._application.wait_writable()
                     except ConnectionClosed:

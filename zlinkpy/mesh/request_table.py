@@ -168,6 +168,13 @@ class RequestTable:
             trio.lowlevel.reschedule(task, outcome.Value((reply, parts)))
         return True
 
+    def fail(self, route: object, corr: int, error: ZlinkError) -> None:
+        """What came over `route` in answer to `corr` cannot be understood: that one request ends with `error`."""
+        entry = self._entries.get(corr)
+        if entry is not None and entry.route is route:
+            self.route_failed += 1
+            self._end(entry, error)
+
     def fail_route(self, route: object, error: Callable[[], ZlinkError] | None = None) -> int:
         """The route is gone: end every request that was given to it (LV-140). Returns how many."""
         lost = [entry for entry in self._entries.values() if entry.route is route]

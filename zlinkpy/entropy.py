@@ -50,7 +50,7 @@ class SeededEntropy:
     """A replayable source for simulations and tests."""
 
     def __init__(self, seed: int | str) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - replay, not secrecy
+        self._random = random.Random(seed)
 
     def generation(self) -> int:
         return self._random.randint(1, GENERATION_MAX)

@@ -107,7 +107,6 @@ class StatusSource:
 
     def __init__(self) -> None:
         self._sequence = 0
-        self._version = 0
         self._changed = trio.Event()
         self._ended = False
 

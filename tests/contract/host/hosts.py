@@ -17,6 +17,7 @@ from attrs import define, field
 import zlinkpy as zl
 from tests.puppet import Puppet, until
 from zlinkpy.entropy import SeededEntropy
+from zlinkpy.execution import Permits
 from zlinkpy.location import LeaseDriver
 from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.store import Page
@@ -45,6 +46,25 @@ class Answer:
 class Ask(zl.Request[Answer]):
     n: int = 0
     hold: float = 0.0
+
+
+@define(eq=False)
+class HeldPermits:
+    """Permits a test has taken out of circulation."""
+
+    permits: Permits
+    count: int = 0
+
+    def __call__(self) -> None:
+        """Give one back."""
+        assert self.count
+        self.count -= 1
+        self.permits.release()
+
+    def all(self) -> None:
+        """Give the rest back."""
+        while self.count:
+            self()
 
 
 @define(eq=False)
@@ -90,12 +110,14 @@ class Node:
         """Wait until the channel has so many targets."""
         await until(lambda: self.targets == count)
 
-    def use_up_permits(self, leave: int = 0) -> Callable[[], None]:
-        """Take all free permits but `leave`; returns what gives one back."""
+    def use_up_permits(self, leave: int = 0) -> HeldPermits:
+        """Take all free permits but `leave`."""
         permits = self.core.permits
+        held = HeldPermits(permits)
         while permits.in_use < permits.maximum - leave:
             assert permits.try_take()
-        return permits.release
+            held.count += 1
+        return held
 
     def assert_nothing_held(self) -> None:
         """No permit, pending request, waiting call or parked record."""

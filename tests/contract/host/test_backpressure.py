@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 import zlinkpy as zl
-from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Node, Note
+from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, HeldPermits, Lan, Node, Note
 from tests.puppet import PuppetPair, until
 from zlinkpy.mesh import PeerPhase
 from zlinkpy.messages import Codecs
@@ -74,12 +74,12 @@ async def test_peers_are_told_each_change_of_pressure_once(autojump_clock: objec
         pair = await puppet.connect(n.rt.endpoint(MESH))
         await until(lambda: flows(pair) == [FlowState.RUNNING])
         told: list[tuple[int, list[FlowState], zl.Pressure]] = []
-        release = n.use_up_permits(leave=10)
+        held: list[HeldPermits] = []
         for step in (*(1 for _ in range(9)), *(-1 for _ in range(3)), 1, 1, -1, -1, *(-1 for _ in range(6))):
             if step == 1:
-                assert n.core.permits.try_take()
+                held.append(n.use_up_permits(leave=9 - len(held)))
             else:
-                release()
+                held.pop()()
             await quiet()
             told.append((n.rt.status.permits_in_use, flows(pair)[1:], n.rt.status.pressure))
             assert n.rt.status.is_ready
@@ -113,8 +113,7 @@ async def test_a_new_connection_learns_the_pressure_before_it_is_a_route(autojum
             # Held back for twice the peer deadline, and nobody's verdict changed.
             assert z.is_ready("n")
             assert n.is_ready("z")
-            for _ in range(10):
-                release()
+            release.all()
             await z.rt.send_to_channel(CHANNEL, Note(2))
             await until(lambda: n.numbers == [2])
 
@@ -156,8 +155,7 @@ async def test_without_a_permit_a_dialled_connection_is_not_read(autojump_clock:
         assert sent < 5000
         assert 1 <= n.rt.status.queued_jobs <= 64
         assert n.numbers == []
-        for _ in range(10):
-            release()
+        release.all()
         await until(lambda: len(n.numbers) == sent)
         n.assert_nothing_held()
 
@@ -310,8 +308,7 @@ async def test_waiting_for_a_permit_ends_without_a_trace(autojump_clock: object,
                 result = await n.rt.shutdown(1)
                 assert result.outcome is zl.TerminationOutcome.FORCE_STOPPED
                 assert len([label for label in result.left if "note" in label]) == 6
-            for _ in range(9 if how == "cancelled" else 10):
-                release()
+            release.all()
         await trio.sleep(1)
         n.assert_nothing_held()
         if how == "cancelled":
@@ -344,13 +341,14 @@ async def test_a_clean_stop_leaves_no_permit_in_use(autojump_clock: object, lan:
 async def test_a_handler_reaches_its_own_host_while_the_queue_is_full(autojump_clock: object, lan: Lan) -> None:
     """Inside a turn a local call takes its permit beyond the maximum; outside it waits and can be cancelled."""
     nodes: list[Node] = []
+    held: list[HeldPermits] = []
     got: list[int] = []
 
     def add(mesh: zl.Mesh) -> None:
         @mesh.on_node_request
         async def outer(message: Ask) -> Answer:
             n = nodes[0]
-            n.use_up_permits()
+            held.append(n.use_up_permits())
             await n.rt.send_to_node(MESH, "n", Note(message.n))
             return Answer(n.rt.status.permits_in_use, "outer")
 
@@ -369,8 +367,7 @@ async def test_a_handler_reaches_its_own_host_while_the_queue_is_full(autojump_c
             await n.rt.send_to_node(MESH, "n", Note(6))
         assert scope.cancelled_caught
         assert n.rt.status.queued_jobs == 0
-        for _ in range(10):
-            n.core.permits.release()
+        held[0].all()
         await n.rt.send_to_node(MESH, "n", Note(7))
         await until(lambda: got == [5, 7])
         n.assert_nothing_held()
@@ -440,8 +437,7 @@ async def test_waiting_calls_leave_in_the_order_they_came(autojump_clock: object
             for number in range(50):
                 nursery.start_soon(z.rt.send_to_channel, CHANNEL, Note(number))
                 await quiet()
-            while a.rt.status.permits_in_use:
-                release()
+            release.all()
         await until(lambda: len(a.numbers) == 50)
         assert a.numbers == list(range(50))
 

@@ -43,10 +43,6 @@ class ReportingCommand(click.Command):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except BrokenPipeError:
-            # Whoever read our output has gone (``| head``); Python would complain again while flushing at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(ExitCode.FAILED)
         except KeyboardInterrupt:
             ctx.exit(ExitCode.INTERRUPTED)
         except BaseException as error:
@@ -61,11 +57,15 @@ def expected(error: BaseException) -> Exception | None:
     if isinstance(error, BaseExceptionGroup):
         found = [expected(inner) for inner in error.exceptions]
         return None if None in found else found[0]
-    return error if isinstance(error, ZlinkError | Interrupted | ForcedStop) else None
+    return error if isinstance(error, ZlinkError | Interrupted | ForcedStop | BrokenPipeError) else None
 
 
 def report(error: Exception, *, as_json: bool) -> ExitCode:
     """Print one line on standard error and return the exit code."""
+    if isinstance(error, BrokenPipeError):
+        # Whoever read our output has gone (``| head``) and wants no more, not even Python's complaint at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
     if isinstance(error, Interrupted):
         _print(as_json, "interrupted", None, f"stopped by {error}")
         return error.code

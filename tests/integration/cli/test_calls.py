@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -152,3 +153,12 @@ def test_doctor_measures_the_store_and_warns_of_eviction(place: Path, valkey: Te
     assert result.exit_code == 3
     assert "may evict rows" in result.stdout
     assert "set maxmemory-policy noeviction (it is allkeys-lru)" in result.stdout
+
+
+def test_a_reader_that_has_gone_ends_the_command_without_a_traceback(place: Path) -> None:
+    with running("nodes", "--store", "memory://", "--watch", "--json", cwd=place) as watch:
+        watch.line()
+        assert watch.process.stdout is not None
+        os.dup2(os.open(os.devnull, os.O_RDONLY), watch.process.stdout.fileno())
+        assert watch.process.wait(20) == 1
+        assert watch.stderr == ""

@@ -39,10 +39,19 @@ def test_rates_forget_what_is_older_than_the_window() -> None:
 @pytest.mark.parametrize(("lost", "wrong", "good"), [(0, 0, True), (1, 0, False), (0, 1, False)])
 def test_lost_or_wrong_requests_make_a_bad_demo(lost: int, wrong: int, good: bool) -> None:
     summary = Summary(
-        nodes=3, requests=10, lost=lost, cut_off=2, wrong=wrong, p50=0.001, p99=0.0025, back_in=3.21, problems=("why",)
+        nodes=3,
+        requests=10,
+        lost=lost,
+        cut_off=2,
+        wrong=wrong,
+        timed_out=lost,
+        p50=0.001,
+        p99=0.0025,
+        back_in=3.21,
+        problems=("why",),
     )
     assert summary.is_good is good
     assert summary.line().startswith(
         f"demo: 3 nodes, 10 requests, {lost} lost, 2 cut off, p50 1.0 ms, p99 2.5 ms, node killed and back in 3.2 s"
     )
-    assert ("why" in summary.line()) is not good
+    assert (f"{wrong} wrong, {lost} timed out: why" in summary.line()) is not good

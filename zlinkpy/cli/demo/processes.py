@@ -31,7 +31,6 @@ class NodeProcess:
     def __init__(self, name: str, directory: Path, store: str) -> None:
         self.name = name
         self.rid: str | None = None
-        self.starts = 0
         self._directory = directory
         self._store = store
         self._process: trio.Process | None = None
@@ -51,7 +50,6 @@ class NodeProcess:
 
         Raises UnavailableError, with the process's last words.
         """
-        self.starts += 1
         self.rid = None
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ZLINK_")}
         command = [

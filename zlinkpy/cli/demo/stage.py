@@ -37,6 +37,8 @@ class Summary:
     lost: int
     cut_off: int
     wrong: int
+    timed_out: int
+    """Among the lost ones."""
     p50: float | None
     p99: float | None
     back_in: float
@@ -56,7 +58,7 @@ class Summary:
         )
         if self.is_good:
             return text
-        return f"{text}; {self.wrong} wrong: {'; '.join(self.problems) or 'no reason known'}"
+        return f"{text}; {self.wrong} wrong, {self.timed_out} timed out: {'; '.join(self.problems)}"
 
 
 class Stage:
@@ -138,6 +140,7 @@ class Stage:
             lost=tally.lost,
             cut_off=tally.cut_off,
             wrong=tally.wrong,
+            timed_out=tally.timed_out,
             p50=p50,
             p99=p99,
             back_in=back_in,

@@ -44,6 +44,7 @@ from zlinkpy.wire import (
     NodeSend,
     Record,
     Reply,
+    RouteMeshAdmission,
     Topology,
     addressee_of_malformed,
     decode,
@@ -158,6 +159,8 @@ class PeerLink:
         self.lanes: dict[Lane, Connection] = {}
         self.intent: DialIntent | None = None
         """The intent that dialled, None on the accepting side."""
+        self.claim: RouteMeshAdmission | None = None
+        """What the dialling peer said of itself before it was admitted (accepting side only)."""
         self.rid: str | None = None
         self.admitted = False
         self.ended = False

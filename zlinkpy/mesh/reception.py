@@ -98,6 +98,12 @@ class Reception:
                 # The node is known, this run of it is not: the checks of the admission name the reason (LV-22).
                 self._mesh.begin_accepted(item.sink, item.connection, item.hello)
             else:
+                remote = item.remote
+                self._mesh.refusals.tell(
+                    f"node {remote.node_rid} at {remote.advertised_endpoint}",
+                    RejectReason.INVALID_DESCRIPTOR,
+                    "no complete list of nodes has shown it",
+                )
                 self._reject(item.connection, RejectReason.INVALID_DESCRIPTOR)
 
     def next_deadline(self) -> float | None:
@@ -120,7 +126,7 @@ class Reception:
         self._held.clear()
 
     def _refuse(self, connection: Connection, error: ProtocolError) -> None:
-        log.warning("closing a connection that was not admitted: %s", error)
+        self._mesh.refusals.tell_malformed(connection.endpoint, error)
         self._count("protocol_error")
         connection.post(encode(Close(CloseReason.PROTOCOL_ERROR, error.field or "body", error.problem[:256])))
         connection.close(linger=CLOSE_LINGER)

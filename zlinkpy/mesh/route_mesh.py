@@ -15,14 +15,7 @@ import trio
 from attrs import frozen
 
 from zlinkpy.errors import ConfigurationError, NotFoundError, UnavailableError
-from zlinkpy.link import (
-    Backoff,
-    Ended,
-    Expectation,
-    Failure,
-    Pair,
-    roles_not_required,
-)
+from zlinkpy.link import Backoff, Ended, Expectation, Failure, Pair, roles_not_required
 from zlinkpy.mesh.channels import Channel
 from zlinkpy.mesh.dispatch import HandlerTable, Job
 from zlinkpy.mesh.identity import ListenPlan
@@ -32,11 +25,9 @@ from zlinkpy.mesh.observation import mesh_snapshot, mesh_status
 from zlinkpy.mesh.peer_link import CLOSE_LINGER, LaneSink, PeerLink
 from zlinkpy.mesh.peers import ListedNode, Peer, PeerBook
 from zlinkpy.mesh.reception import Reception
+from zlinkpy.mesh.refusals import Refusals
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
-from zlinkpy.mesh.status import (
-    MeshSnapshot,
-    MeshStatus,
-)
+from zlinkpy.mesh.status import MeshSnapshot, MeshStatus
 from zlinkpy.telemetry import catalogue
 from zlinkpy.transport import Connection, Listener, Transport
 from zlinkpy.wire import (
@@ -117,6 +108,7 @@ class RouteMesh:
         self._admission: RouteMeshAdmission | None = None
         self._pairs: dict[bytes, PeerLink] = {}
         self._reception = Reception(self)
+        self.refusals = Refusals(self.name)
         self._prepared = False
         self.closing = False
         self._idle = trio.Event()
@@ -392,6 +384,7 @@ class RouteMesh:
             return peer.listed.expectation if peer is not None and peer.listed is not None else None
 
         link = self._new_link(hello.pair_id, expected, endpoint=remote.advertised_endpoint, dialler=False)
+        link.claim = remote
         link.adopt(sink, Lane.APPLICATION, connection)
         link.perform(link.pair.receive(Lane.APPLICATION, hello, self.now()))
 
@@ -488,6 +481,7 @@ class RouteMesh:
 
     def link_admitted(self, link: PeerLink) -> None:
         """The peer said who it is, and may be who it says."""
+        self.refusals.admitted(link)
         self.book.attach(link)
         self._rebuild()
 
@@ -535,11 +529,12 @@ class RouteMesh:
         if not link.open_lanes:
             self.links.pop(link, None)
         self.requests.fail_route(link)
+        self.refusals.ended(link, ended)
         peer = self.book.peer_of(link)
         if peer is not None:
             peer.link = None
             if ended.failure is not None:
-                if not peer.was_ready or peer.last_failure is None or ended.reject is not None:
+                if (not peer.was_ready or peer.last_failure is None) and ended.reject is None:
                     log.info("no connection with %s: %s", link.rid or link.endpoint, ended.failure.detail)
                 peer.last_failure = ended.failure
             if ended.not_required:

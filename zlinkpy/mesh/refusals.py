@@ -1,0 +1,85 @@
+"""One line for people about each peer that cannot be admitted: who, where, why, and what to change.
+
+A peer that is refused dials again for ever, so the same refusal of the same peer is said once, until it was admitted.
+What passes by itself (a duplicate, a node that is starting or has just been restarted) is told at INFO.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from zlinkpy.errors import ProtocolError
+from zlinkpy.link import Ended
+from zlinkpy.wire import RejectReason
+
+if TYPE_CHECKING:
+    from zlinkpy.mesh.peer_link import PeerLink
+
+log = logging.getLogger("zlinkpy.mesh")
+
+# Refusals remembered: a stranger that invents ids may fill the log, but not the memory.
+REMEMBERED = 256
+
+_ADVICE: Mapping[RejectReason, str] = {
+    RejectReason.PROTOCOL_VERSION_UNSUPPORTED: "run versions that speak the same protocol major",
+    RejectReason.TOPOLOGY_MISMATCH: "it is a member of another mesh: give both the same mesh name, or remove the "
+    "endpoint from peers",
+    RejectReason.IDENTITY_MISMATCH: "another node answers there than the one expected, or two nodes use one routing "
+    "id: check peers and rid",
+    RejectReason.SECURITY_IDENTITY_MISMATCH: "its security identity is not the one published for it: check the keys of "
+    "both nodes",
+    RejectReason.CAPABILITY_MISMATCH: "it does not know a part of the protocol that is required: upgrade it",
+    RejectReason.INVALID_DESCRIPTOR: "the Location Store does not show it, or it advertises an endpoint nobody can "
+    "dial: check that both use the same store, and its advertise_host",
+    RejectReason.CHANNEL_MISMATCH: "its channels are not the ones published for it: restart it",
+    RejectReason.RESOURCE_LIMIT: "the other side is at one of its limits",
+}
+
+_FIRST_RECORD: Mapping[str, str] = {
+    "prefix.magic": "what connects there is no mesh node: check who uses this port",
+    "prefix.major": "the peer speaks another protocol version: run versions of the same major",
+}
+
+
+class Refusals:
+    """The refusals one mesh node has spoken of."""
+
+    def __init__(self, mesh_name: str) -> None:
+        self._mesh_name = mesh_name
+        self._said: set[tuple[str, RejectReason]] = set()
+
+    def tell(self, who: str, reason: RejectReason, detail: str) -> None:
+        """`who` was refused, or refused us."""
+        advice = _ADVICE.get(reason)
+        if advice is None:
+            log.info("mesh %s: no connection with %s: %s", self._mesh_name, who, detail)
+            return
+        if (who, reason) in self._said:
+            return
+        if len(self._said) >= REMEMBERED:
+            self._said.clear()
+        self._said.add((who, reason))
+        log.warning("mesh %s: no connection with %s: %s; %s", self._mesh_name, who, detail, advice)
+
+    def ended(self, link: PeerLink, ended: Ended) -> None:
+        """An attempt is over; says something if either side refused."""
+        if ended.reject is None or ended.failure is None:
+            return
+        claim, who, detail = link.claim, link.endpoint, ended.failure.detail
+        if claim is not None:
+            who = f"node {claim.node_rid} at {who}"
+            if claim.mesh_name != self._mesh_name:
+                detail = f"{detail} (it names the mesh {claim.mesh_name!r})"
+        self.tell(who, ended.reject, detail)
+
+    def admitted(self, link: PeerLink) -> None:
+        """A connection came about: the next refusal is news."""
+        who = (link.endpoint, f"node {link.rid} at {link.endpoint}")
+        self._said = {said for said in self._said if said[0] not in who}
+
+    def tell_malformed(self, endpoint: str, error: ProtocolError) -> None:
+        """A connection at the listener `endpoint` began with something else than a `hello`."""
+        advice = _FIRST_RECORD.get(error.field, "the peer breaks the protocol: check its version")
+        log.warning("mesh %s: closing a connection at %s: %s; %s", self._mesh_name, endpoint, error, advice)

@@ -287,17 +287,22 @@ ROLES = ("dialling", "accepting")
 
 
 async def linked(
-    world: World, role: str = "accepting", *, puppet: Mapping[str, Any] | None = None, **host: Any
+    world: World,
+    role: str = "accepting",
+    *,
+    puppet: Mapping[str, Any] | None = None,
+    also: Sequence[str] = (),
+    **host: Any,
 ) -> Linked:
-    """Connect host `n` and puppet `p`, which serves the channel."""
+    """Connect host `n` and puppet `p`, which serves the channel. `also`: further endpoints for the host to dial."""
     fields: dict[str, Any] = {"channels": {CHANNEL: 100}} | dict(puppet or {})
     if role == "dialling":
         p = await world.listening("p", **fields)
-        n = await world.host("n", peers=[p.endpoint], **host)
+        n = await world.host("n", peers=[p.endpoint, *also], **host)
         await until(lambda: p.pairs and p.pair.is_up)
     else:
         p = world.puppet("p", **fields)
-        n = await world.host("n", **host)
+        n = await world.host("n", peers=also, **host)
         await p.connect(n.endpoint)
     await until(lambda: n.is_ready("p"))
     return Linked(n, p, p.pair)

@@ -13,6 +13,7 @@ from tests.puppet import APP, until
 from zlinkpy.errors import UnavailableError
 from zlinkpy.link import FailureReason
 from zlinkpy.mesh import PeerPhase
+from zlinkpy.telemetry import catalogue
 from zlinkpy.wire import Close, CloseReason, Hello, LivenessAck, RejectReason
 
 SERVER = {CHANNEL: 100}
@@ -228,6 +229,22 @@ async def test_the_larger_one_s_dial_is_refused_as_a_duplicate(autojump_clock: o
     assert second.is_up
     assert m.is_ready("a")
     assert m.status.ready_peers == 1
+
+
+@pytest.mark.contract("LV-119")
+@pytest.mark.parametrize("leaving", ["n", "m"])
+async def test_the_last_word_is_read_before_the_other_lane_is_seen_to_go(autojump_clock: object, leaving: str) -> None:
+    for seed in range(20):
+        async with World.in_memory(seed=seed, latency=(0.0, 0.3)) as world:
+            n = await world.host("n", serves=SERVER)
+            m = await world.host("m", peers=[n.endpoint])
+            await m.ready("n")
+            await n.ready("m")
+            going, staying = (n, m) if leaving == "n" else (m, n)
+            await going.stop()
+            await trio.sleep(1)
+            assert staying.telemetry.total(catalogue.PEER_DISCONNECTS, reason="orderly_close") == 1
+            assert staying.telemetry.total(catalogue.PEER_DISCONNECTS) == 1
 
 
 @pytest.mark.contract("LV-26")

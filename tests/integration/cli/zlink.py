@@ -217,8 +217,8 @@ def running(*arguments: str, cwd: Path) -> Iterator[Running]:
         command.close()
 
 
-def processes_naming(text: str) -> list[str]:
-    """Command lines of running processes that have `text` in them."""
+def processes_naming(text: str) -> list[int]:
+    """Running processes that have `text` in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -227,7 +227,7 @@ def processes_naming(text: str) -> list[str]:
             except OSError:
                 continue
             if text in line:
-                found.append(line)
+                found.append(int(entry.name))
     return found
 
 

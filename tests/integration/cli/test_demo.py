@@ -37,7 +37,7 @@ def folders_gone(before: set[str]) -> bool:
 
 @pytest.fixture
 def folders() -> Iterator[set[str]]:
-    """The folders of other demos. What this test's demo leaves, by being killed or by a defect, is removed afterwards."""
+    """The folders of other demos. What this one leaves, killed or defective, is removed afterwards."""
     before = demo_folders()
     yield before
     for folder in demo_folders() - before:

@@ -12,11 +12,11 @@ import trio
 import zlinkpy as zl
 from tests.contract.mesh.nodes import CHANNEL, Echo, Node, World, linked, refused
 from tests.contract.mesh.test_probes import note, request
-from tests.puppet import until
+from tests.puppet import APP, until
 from zlinkpy.errors import DeadlineExceededError, UnavailableError, ZlinkError
 from zlinkpy.link import FailureReason
 from zlinkpy.mesh.ingress import PARKED_RECORDS
-from zlinkpy.wire import NodeRequest, Reply, encode
+from zlinkpy.wire import Hello, NodeRequest, Reply, encode
 
 SERVER = {CHANNEL: 100}
 
@@ -283,3 +283,64 @@ async def test_a_peer_that_ignores_paused_cannot_starve_the_others_for_ever(
     assert (status.permits_in_use, status.queued_jobs) == (0, 0)
     failure = n.failure("p")
     assert failure is None or failure.reason is not FailureReason.PROTOCOL_ERROR
+
+
+@pytest.mark.contract("LV-149")
+@pytest.mark.parametrize("other_side", ["idle", "half-open"])
+async def test_another_node_on_a_known_endpoint_takes_the_place_of_the_old_one(
+    autojump_clock: object, world: World, other_side: str
+) -> None:
+    endpoint = "tcp://127.0.0.1:5001"
+    assert world.network is not None
+    n = await world.host("n", serves=SERVER, listen=endpoint)
+    m = await world.host("m", peers=[endpoint])
+    await m.ready("n")
+    for rid in ("x", "n", "y"):
+        if other_side == "half-open":
+            world.network.silence("n", "m")
+            world.network.silence("m", "n")
+        await n.stop()
+        world.network.heal()
+        n = await world.host("n", rid=rid, serves=SERVER, listen=endpoint)
+        await m.ready(rid, seconds=25)
+        assert [peer.node_rid for peer in m.status.peers] == [rid]
+        assert (await m.rt.request_to_node("play", rid, Echo(1))).n == 1
+        assert (await m.echo(2)).n == 2
+        assert m.targets == 1
+        for gone in {"n", "x", "y"} - {rid}:
+            with pytest.raises(zl.NotFoundError):
+                await m.rt.send_to_node("play", gone, Echo(1))
+
+
+# -- what remote peers can fill is bounded
+
+
+async def test_strangers_that_come_and_go_do_not_fill_the_book(autojump_clock: object, world: World) -> None:
+    n = await world.host("n", serves=SERVER)
+    for number in range(200):
+        stranger = world.puppet(f"stranger-{number}", channels=SERVER)
+        pair = await stranger.connect(n.endpoint)
+        pair.hang_up()
+        await trio.sleep(0.01)
+    core = n.rt._core
+    mesh = core.meshes["play"]
+    assert len(mesh.book) <= 65
+    assert len(mesh.links) == 0
+    assert len(mesh._pairs) == 0
+    assert len(core.liveness) == 0
+    assert n.targets == 1
+
+
+@pytest.mark.contract("LV-55")
+async def test_a_connection_that_was_refused_gets_no_second_hearing(autojump_clock: object, world: World) -> None:
+    """After a refusal nothing more of that connection is read, a correct hello included."""
+    n = await world.host("n", serves=SERVER)
+    p = world.puppet("p")
+    pair = p.dial(n.endpoint, silent=True)
+    await until(lambda: pair.app.is_open)
+    pair.app.send_raw([b"junk"])
+    pair.app.send(Hello(p.admission, APP, pair.pair_id))
+    await until(lambda: pair.is_gone)
+    assert pair.admitted == set()
+    assert n.status.peers == ()
+    assert n.rt._core.meshes["play"].links == {}

@@ -29,10 +29,12 @@ from tests.contract.mesh.nodes import CHANNEL, Echo, Node, Note, World
 from tests.puppet import MESH, until
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.errors import ZlinkError
+from zlinkpy.execution import JobQueueOptions
 from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.mesh.channels import Channel
 from zlinkpy.mesh.route_mesh import RouteMesh
 from zlinkpy.transport import MemoryNetwork
+from zlinkpy.wire import FlowState, ReceiveFlow, encode
 from zlinkpy.wire.table import COMMANDS
 
 NAMES = ("a", "b", "c", "d")
@@ -47,6 +49,7 @@ RECORDS = (
     "hello", "admit", "reject", "update", "livenessProbe", "livenessAck", "receiveFlow", "close",
     "nodeSend", "nodeRequest", "channelSend", "channelRequest", "reply",
 )  # fmt: skip
+PAUSED = encode(ReceiveFlow(FlowState.PAUSED))
 NUMBERS = {spec.id: spec.name for spec in COMMANDS.values()}
 
 
@@ -78,7 +81,9 @@ class Run:
             {"store": True} if self.discovers else {"peers": [PORTS[each] for each in NAMES if each != name]}
         )
         serves = {CHANNEL: self.chance.choice((1, 100, 300))} if name != "a" else None
-        node = await self.world.host(name, serves=serves, listen=PORTS[name], shutdown_deadline=1.0, **options)
+        # A small queue, so that bursts find it full.
+        options |= {"job_queue": JobQueueOptions(max_queued_application_jobs=4), "shutdown_deadline": 1.0}
+        node = await self.world.host(name, serves=serves, listen=PORTS[name], **options)
         self.nodes[name] = node
         self.runs.append((node.rid, node.got))
 
@@ -88,7 +93,9 @@ class Run:
         while self.calling:
             await trio.sleep(self.chance.uniform(0.05, 0.4))
             node = self.nodes.get(name)
-            if node is not None and self.calling:
+            burst = 40 if self.chance.random() < 0.05 else 1
+            self.reached["burst"] += burst > 1
+            for _ in range(burst if node is not None and self.calling else 0):
                 self.calls += 1
                 self.nursery.start_soon(self.one_call, node, self.calls, name=f"call {self.calls}")
 
@@ -217,6 +224,7 @@ def watched(run: Run) -> Iterator[None]:
     def pushed(network: MemoryNetwork, wire: Any, direction: Any, frames: list[bytes] | None) -> None:
         if frames is not None:
             run.reached[NUMBERS[frames[0][3]]] += 1
+            run.reached["paused"] += frames == PAUSED
         push(network, wire, direction, frames)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -259,7 +267,7 @@ def in_seeded_trio(seed: int, main: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def reached_everything(reached: Counter[str]) -> None:
-    wanted = (*FAULTS, *CALLS, *RECORDS, "healed", "handled", "ends done", "ends cancelled")
+    wanted = (*FAULTS, *CALLS, "burst", *RECORDS, "paused", "healed", "handled", "ends done", "ends cancelled")
     wanted += ("ends DeadlineExceededError", "ends UnavailableError")
     print("reached:", ", ".join(f"{name} {reached[name]}" for name in wanted))
     assert [name for name in wanted if not reached[name]] == []

@@ -6,7 +6,7 @@ The only place that translates between `location` and `mesh`, which do not know 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -79,6 +79,10 @@ class MeshLocation(Service):
             log.debug("a fresh list could not be read: %s", error)
         finally:
             self._refreshing = False
+
+    def on_failure(self, callback: Callable[[Exception], None]) -> None:
+        """Call `callback` when nothing of this node can be published any more (LO-131, LO-136)."""
+        self._publisher.on_failure(callback)
 
     async def publish(self) -> None:
         """Publish the descriptor with the node's current content; later changes follow by themselves.

@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -19,7 +20,16 @@ from attrs import evolve
 from zlinkpy.entropy import Entropy, SystemEntropy
 from zlinkpy.errors import ConfigurationError, InvalidOperationError, UnavailableError
 from zlinkpy.execution import JobQueueOptions, Permits, Workers
-from zlinkpy.location import LeaseDriver, LocationOptions, LocationStore, OwnerLease, StoreHealth, open_store
+from zlinkpy.location import (
+    LeaseDriver,
+    LeaseEvent,
+    LeaseEventKind,
+    LocationOptions,
+    LocationStore,
+    OwnerLease,
+    StoreHealth,
+    open_store,
+)
 from zlinkpy.mesh import DEFAULT_WEIGHT, MeshCore
 from zlinkpy.messages import Codecs
 from zlinkpy.runtime.discovery import MeshLocation
@@ -250,15 +260,17 @@ class Host:
                             watchdog.register(code, handler.label)
                 await nursery.start(watchdog.run)
             rt = Runtime(core, options, lease=lease, health=health, watchdog=watchdog)
+            if lease is not None:
+                lease.on_change(partial(_watch_lease, rt, lease))
             await nursery.start(core.run)
             try:
                 for plan in plans:
                     mesh = rt.add_mesh(plan)
                     await mesh.start(transport)
                     if lease is not None and store is not None:
-                        rt.locations[plan.options.name] = await stack.enter_async_context(
-                            MeshLocation(mesh, store, lease, options.location, health)
-                        )
+                        location = MeshLocation(mesh, store, lease, options.location, health)
+                        location.on_failure(rt.fail)
+                        rt.locations[plan.options.name] = await stack.enter_async_context(location)
                 rt.serve()
                 for location in rt.locations.values():
                     await location.publish()
@@ -269,6 +281,11 @@ class Host:
                 raise
             with trio.CancelScope(shield=True):
                 await rt.shutdown()
+
+
+def _watch_lease(rt: Runtime, lease: OwnerLease, event: LeaseEvent) -> None:
+    if event.kind is LeaseEventKind.LOST:
+        rt.fail(lease.failure or InvalidOperationError("the owner lease was lost"))
 
 
 def _unwrapped(error: BaseException) -> BaseException:

@@ -84,6 +84,15 @@ class Runtime(Calls):
             self._core.set_state(state, accepting=self._lifecycle.accepting, taking=self._lifecycle.taking)
             self._source.publish()
 
+    def fail(self, error: Exception) -> None:
+        """What this host is built on is gone for good: it takes and starts nothing more, and says so (LO-111, LO-136).
+
+        Connections stay for what was accepted; the program ends the host when it sees the state.
+        """
+        if self._lifecycle.state in (RuntimeState.SERVING, RuntimeState.PREPARING):
+            log.error("this host can serve no longer: %s", error)
+            self._move(RuntimeState.ERROR)
+
     # -- status -------------------------------------------------------------------------------------------------------
 
     @property

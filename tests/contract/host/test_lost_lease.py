@@ -38,5 +38,6 @@ async def test_a_host_that_lost_its_lease_is_in_error_and_takes_no_calls(autojum
             await rt.request_to_channel(CHANNEL, Ask())
         result = await rt.shutdown()
         assert result.outcome is zl.TerminationOutcome.STOPPED
+    store.reopen()
     row = await store.read(keys.owner_lease(owner))
     assert getattr(row, "value", None) == stolen, "a foreign row is left alone"

@@ -454,6 +454,11 @@ class DialledConnection(PhysicalConnection):
         self._close_socket()
 
     @property
+    def linger_left(self) -> float:
+        """Seconds for which a requested close may still flush."""
+        return max(0.0, self._linger_until - self._stage.clock())
+
+    @property
     def _socket_is_gone(self) -> bool:
         return self._socket.closed
 
@@ -466,7 +471,7 @@ class DialledConnection(PhysicalConnection):
             return
         self._posts.clear()
         self._stage.remove_socket(self, self._socket_fd)
-        self._sockets.close(self._socket, linger=max(0.0, self._linger_until - self._stage.clock()))
+        self._sockets.close(self._socket, linger=self.linger_left)
 
     def _dial_timed_out(self) -> None:
         if self._phase is Phase.CONNECTING:

@@ -32,6 +32,7 @@ import trio
 import zmq
 from attrs import define
 
+from zlinkpy.errors import InternalFailureError
 from zlinkpy.transport.interface import Connection, Sink
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
@@ -47,6 +48,10 @@ _POLLIN = int(zmq.POLLIN)
 # How many records beyond the fair-queue bound a disconnected connection is kept for: connections without a record yet
 # take part in the queue unseen.
 _LAP_MARGIN = 64
+
+# A closed socket without linger is gone in milliseconds. Past this time something is broken, and waiting on would hang
+# a shutdown without a word.
+CLOSE_SECONDS = 10.0
 
 
 @define(eq=False)
@@ -448,8 +453,10 @@ class ZmqListener:
                 await self._nobody_lingers.wait()
         finally:
             self._close_socket()
-            with trio.CancelScope(shield=True):
+            with trio.move_on_after(CLOSE_SECONDS, shield=True):
                 await self._gone.wait()
+        if not self._gone.is_set():
+            raise InternalFailureError(f"{self!r} did not close within {CLOSE_SECONDS:g} s")
 
     def _close_socket(self) -> None:
         if not self._socket.closed:

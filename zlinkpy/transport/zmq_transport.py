@@ -28,7 +28,7 @@ from zlinkpy.transport.receive_stage import ReceiveStage
 from zlinkpy.transport.rotation import Budgets
 from zlinkpy.transport.sockets import QUEUE_RECORDS, SocketFactory, SocketOptions
 from zlinkpy.transport.zmq_connection import DialledConnection
-from zlinkpy.transport.zmq_listener import ZmqListener
+from zlinkpy.transport.zmq_listener import CLOSE_SECONDS, ZmqListener
 
 # Real seconds for libzmq to end its threads once every socket is closed and every linger is over.
 TERM_SECONDS = 10.0
@@ -211,9 +211,14 @@ class ZmqTransport:
         async with trio.open_nursery() as nursery:
             for listener in list(self._listeners):
                 nursery.start_soon(listener.aclose)
-        while self._dialled or self._listeners:
-            self._all_gone = trio.Event()
-            await self._all_gone.wait()
+        linger = max((connection.linger_left for connection in self._dialled), default=0.0)
+        with trio.move_on_after(linger + CLOSE_SECONDS):
+            while self._dialled or self._listeners:
+                self._all_gone = trio.Event()
+                await self._all_gone.wait()
+        if self._dialled or self._listeners:
+            waited_for = ", ".join(map(repr, (*self._dialled, *self._listeners)))
+            raise InternalFailureError(f"the transport did not close in time; it still waited for {waited_for}")
 
     async def _release(self) -> None:
         """Give back what is left when no task runs any more."""

@@ -218,6 +218,7 @@ class ZmqListener:
         self._forget = forget
         self._paused = False
         self._closing = False
+        self._strangers = 0
         self._gone = trio.Event()
         self._nobody_lingers = trio.Event()
         self._live: dict[int, Descriptor] = {}
@@ -439,8 +440,21 @@ class ZmqListener:
                 descriptor = self._live.pop(fd, None)
                 if descriptor is not None and descriptor.connection is not None:
                     descriptor.connection.disconnected("disconnected")
+            elif event is MonitorEvent.HANDSHAKE_FAILED or event is MonitorEvent.AUTHENTICATION_FAILED:
+                self._stranger_came()
             elif event is MonitorEvent.STOPPED:
                 self._bury()
+
+    def _stranger_came(self) -> None:
+        """Say so for the 1st, 10th, 100th …: a port scanner must not fill the log, and an outage must show there."""
+        self._strangers += 1
+        if str(self._strangers).rstrip("0") == "1":
+            LOGGER.warning(
+                "a connection at %s ended before its ZeroMQ handshake (%d so far): what connects there is no mesh "
+                "node, or one with other keys; check who uses this port",
+                self._endpoint,
+                self._strangers,
+            )
 
     # -- closing the whole
 

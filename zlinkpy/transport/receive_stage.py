@@ -5,16 +5,14 @@ counts as looking, a send by another task too. Three rules follow:
 
 1. A turn ends at a bound (and the source stays in the ready set) or when a receive answers EAGAIN. EAGAIN proves that
    every pending event was processed, so the next arrival signals anew.
-2. A send marks its source as touched. Touched sources are looked at again (one read of `EVENTS`) after the last send
-   and before the loop can go idle. While the stage is parked a second task, the looker, does that: a send wakes it by
-   rescheduling it directly, once per burst.
+2. A send looks: while the stage is parked, the send itself reads `EVENTS` once (1.2 us); while it runs, the source is
+   marked as touched and looked at before the stage can park.
 3. Nothing is handed from the socket to a sink across an `await`.
 
-Measured on the way to rule 2, per burst of sends on an idle stage: reading `EVENTS` in every send 1.2 us *per send*;
-waking the stage through a descriptor in its selector 4.1 us; parking the stage in a second task so that it can be
-rescheduled 1.2 us, but 8 us more for every arrival from the network. The looker costs 1.2 us and one read of
-`EVENTS`, and arrivals stay at one task switch. Only when it finds input, which is rare, does it pay for waking the
-stage.
+Only the first send of a scheduler pass goes out by itself. Those behind it are corked by their connection and submitted
+together when the pass is over, by the stage or, while that is parked, by a second task, the looker, which also looks
+once for all of them. So a lone request pays for one look and wakes nobody, and a burst pays for one look and one task
+switch. Waking the stage itself would cost a system call and, on the way back, 8 us for every arrival.
 
 A sender that found the send queue full waits until its source shows activity, and tries again. A dialled socket has one
 peer and shows exactly when it has room. A listening socket has many and shows room when *any* peer has it, so its
@@ -92,8 +90,8 @@ class ReceiveStage:
         # True: there is a fresh sign of room; False: the sender woken last has not been refused yet.
         self._relief: dict[Source, bool] = {}
         self._touched: list[Source] = []
-        self.corked: list[Corked] = []
-        """Connections that hold records to be submitted at the end of this scheduler pass."""
+        # Connections that hold records to be submitted at the end of this scheduler pass.
+        self._corked: list[Corked] = []
         self._chores: deque[Callable[[], None]] = deque()
         self._parked = False
         self._idle_looker: trio.lowlevel.Task | None = None
@@ -134,10 +132,18 @@ class ReceiveStage:
                 self._relief[source] = True
 
     def touch(self, source: Source, level: int) -> None:
-        """A send may have swallowed a wake-up of `source`. The hot path asks for `touch_level` before it calls."""
+        """A send, refused or not, may have swallowed a wake-up of `source`."""
         if not source.touch_level:
             self._touched.append(source)
         source.touch_level = level
+        if self._parked:
+            self._look_at(source, level)
+            if self._has_work():
+                self._readiness.wake()
+
+    def cork(self, connection: Corked) -> None:
+        """`connection` holds records: have them submitted when this scheduler pass is over."""
+        self._corked.append(connection)
         if self._parked and self._idle_looker is not None:
             looker, self._idle_looker = self._idle_looker, None
             trio.lowlevel.reschedule(looker)
@@ -189,7 +195,7 @@ class ReceiveStage:
             self._relieve()
 
     async def run_looker(self) -> None:
-        """Look at touched sources while the stage is parked."""
+        """Submit what was corked while the stage is parked, and look at its sources."""
 
         def abort(_: object) -> trio.lowlevel.Abort:
             self._idle_looker = None
@@ -219,8 +225,8 @@ class ReceiveStage:
         return bool(self._ready or self._chores or self._relief)
 
     def _uncork(self) -> None:
-        if self.corked:
-            corked, self.corked = self.corked, []
+        if self._corked:
+            corked, self._corked = self._corked, []
             for connection in corked:
                 connection.uncork()
 
@@ -229,13 +235,16 @@ class ReceiveStage:
         touched, self._touched = self._touched, []
         for source in touched:
             level, source.touch_level = source.touch_level, 0
-            if source not in self._rotation:
-                continue
-            if source.look():
-                self._ready[source] = None
-            if level == 2 and source.is_blocked:
-                self._relief[source] = True
+            self._look_at(source, level)
         return self._has_work()
+
+    def _look_at(self, source: Source, level: int) -> None:
+        if source not in self._rotation:
+            return
+        if source.look():
+            self._ready[source] = None
+        if level == 2 and source.is_blocked:
+            self._relief[source] = True
 
     def _do_chores(self) -> None:
         # Those that chores leave behind are for the next cycle, so that the sockets get their turn.

@@ -103,7 +103,10 @@ class Rotation(Generic[SourceT]):
     def plan(self, ready: Iterable[SourceT]) -> list[SourceT]:
         """The `ready` sources in serving order, from behind the one that stopped last. Unknown ones are left out."""
         places = self._places
-        order = sorted((source for source in ready if source in places), key=places.__getitem__)
+        order = [source for source in ready if source in places]
+        if len(order) < 2:
+            return order
+        order.sort(key=places.__getitem__)
         start = bisect_right(order, self._stopped_at, key=places.__getitem__)
         return order[start:] + order[:start]
 

@@ -28,6 +28,16 @@ NEVER_RECONNECT_MS = 24 * 3600 * 1000
 BACKLOG = 1024
 
 
+# Probes ride the application lane only, so nothing above TCP would notice a completion lane that a firewall or NAT dropped
+# while it was idle: every request over it would time out and its peer stay ready. The kernel notices: an idle connection is
+# asked after 15 s, three times 5 s apart; sent data that nobody acknowledges ends it after 20 s. Both are above the peer
+# deadline, so on an application lane the probes decide first.
+KEEPALIVE_IDLE_SECONDS = 15
+KEEPALIVE_INTERVAL_SECONDS = 5
+KEEPALIVE_COUNT = 3
+UNACKNOWLEDGED_MS = 20_000
+
+
 @frozen(kw_only=True)
 class SocketOptions:
     """What all sockets of one transport have in common."""
@@ -74,6 +84,11 @@ class SocketFactory:
             socket.set(zmq.RCVHWM, options.receive_queue)
             socket.set(zmq.HANDSHAKE_IVL, max(1, round(options.handshake_seconds * 1000)))
             socket.set(zmq.BACKLOG, BACKLOG)
+            socket.set(zmq.TCP_KEEPALIVE, 1)
+            socket.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_SECONDS)
+            socket.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL_SECONDS)
+            socket.set(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_COUNT)
+            socket.set(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
             if ipv6:
                 socket.set(zmq.IPV6, 1)
             if options.max_message_bytes is not None:

@@ -173,7 +173,7 @@ class PhysicalConnection:
         corked = self._corked
         corked.append(frames)
         if len(corked) == 1:
-            self._stage.corked.append(self)
+            self._stage.cork(self)
         elif len(corked) >= CORK_RECORDS:
             self.uncork()
 
@@ -184,7 +184,8 @@ class PhysicalConnection:
             return
         try:
             for number, frames in enumerate(corked):
-                if not self._submit(frames):
+                # Whoever uncorks looks at the source afterwards.
+                if not self._submit(frames, touch=False):
                     self._posts.extend(list(rest) for rest in corked[number:])
                     return
         except ConnectionClosed:
@@ -193,7 +194,7 @@ class PhysicalConnection:
             # Its sender has gone on long ago: nobody but the log can be told, and the stage serves others too.
             LOGGER.exception("%r was given what is no record; this connection is closed", self)
 
-    def _submit(self, frames: Sequence[bytes]) -> bool:
+    def _submit(self, frames: Sequence[bytes], *, touch: bool = True) -> bool:
         """Hand one record to libzmq whole, or nothing of it."""
         source = self._source
         send = self._send_frame
@@ -203,8 +204,8 @@ class PhysicalConnection:
         except zmq.Again:
             self._full = True
             self._became_blocked()
-            if not source.touch_level:
-                self._stage.touch(source, 1)
+            if touch:
+                self._stage.touch(source, source.touch_level or 1)
             return False
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:
@@ -222,7 +223,7 @@ class PhysicalConnection:
             self._cause = "a record could not be sent whole"
             self.close()
             raise
-        if source.touch_level != 2:
+        if touch:
             self._stage.touch(source, 2)
         return True
 

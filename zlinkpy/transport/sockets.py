@@ -28,10 +28,10 @@ NEVER_RECONNECT_MS = 24 * 3600 * 1000
 BACKLOG = 1024
 
 
-# Probes ride the application lane only, so nothing above TCP would notice a completion lane that a firewall or NAT dropped
-# while it was idle: every request over it would time out and its peer stay ready. The kernel notices: an idle connection is
-# asked after 15 s, three times 5 s apart; sent data that nobody acknowledges ends it after 20 s. Both are above the peer
-# deadline, so on an application lane the probes decide first.
+# Probes ride the application lane only, so nothing above TCP would notice a completion lane that a firewall or NAT
+# dropped while it was idle: every request over it would time out and its peer stay ready. The kernel notices: an idle
+# connection is asked after 15 s, three times 5 s apart; sent data that nobody acknowledges ends it after 20 s. Both are
+# above the peer deadline, so on an application lane the probes decide first.
 KEEPALIVE_IDLE_SECONDS = 15
 KEEPALIVE_INTERVAL_SECONDS = 5
 KEEPALIVE_COUNT = 3

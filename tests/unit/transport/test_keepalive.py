@@ -1,4 +1,5 @@
-"""The kernel watches lanes that carry no probes: what an idle or a dead connection is asked, and when (docs/mesh.md)."""
+"""The kernel watches lanes that carry no probes: what an idle or a dead connection is asked, and when
+(docs/mesh.md)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.integration.transport.conftest import Host
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.errors import InternalFailureError
 from zlinkpy.transport import Connection, ConnectionClosed, ZmqTransport, readiness, zmq_transport
-from zlinkpy.transport.readiness import SelectorReadiness, WatcherReadiness
+from zlinkpy.transport.readiness import EpollReadiness, SelectorReadiness, WatcherReadiness
 from zlinkpy.transport.zmq_listener import AcceptedConnection, shut_down, socket_identity
 
 
@@ -266,13 +266,16 @@ async def test_a_transport_is_entered_once(host: Host, fast_clock: MockClock) ->
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_without_a_selector_descriptor_watchers_do_the_waiting(
-    host: Host, fast_clock: MockClock, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+@pytest.mark.parametrize("waiting", [SelectorReadiness, WatcherReadiness])
+async def test_records_travel_where_the_platform_has_no_epoll(
+    host: Host, fast_clock: MockClock, monkeypatch: pytest.MonkeyPatch, waiting: type, cancelled: bool
 ) -> None:
-    monkeypatch.setattr(readiness.selectors, "DefaultSelector", selectors.SelectSelector)
+    monkeypatch.delattr(readiness.select, "epoll")
+    if waiting is WatcherReadiness:
+        monkeypatch.setattr(readiness.selectors, "DefaultSelector", selectors.SelectSelector)
     with trio.CancelScope() as scope:
         async with host() as near, host() as far:
-            assert isinstance(near._readiness, WatcherReadiness)
+            assert isinstance(near._readiness, waiting)
             reception = Reception(echo)
             listener = await far.listen("tcp://127.0.0.1:0", reception.accept)
             sinks = [Recorder() for _ in range(5)]
@@ -292,9 +295,9 @@ async def test_without_a_selector_descriptor_watchers_do_the_waiting(
                 await trio.sleep_forever()
 
 
-async def test_the_selector_is_used_where_it_is_a_descriptor(host: Host, fast_clock: MockClock) -> None:
+async def test_epoll_is_used_where_it_exists(host: Host, fast_clock: MockClock) -> None:
     async with host() as transport:
-        assert isinstance(transport._readiness, SelectorReadiness)
+        assert isinstance(transport._readiness, EpollReadiness)
 
 
 def test_shutting_down_spares_a_descriptor_that_changed_hands() -> None:

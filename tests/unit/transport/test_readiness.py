@@ -1,4 +1,4 @@
-"""Waiting for many descriptors: both implementations keep the same promises."""
+"""Waiting for many descriptors: every implementation keeps the same promises."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ import pytest
 import trio
 import trio.testing
 
-from zlinkpy.transport.readiness import Readiness, SelectorReadiness, WatcherReadiness
+from zlinkpy.transport.readiness import EpollReadiness, Readiness, SelectorReadiness, WatcherReadiness
 
 
 @asynccontextmanager
 async def made(kind: str) -> AsyncIterator[Readiness[str]]:
     async with trio.open_nursery() as nursery:
-        readiness: Readiness[str] = (
-            SelectorReadiness(selectors.DefaultSelector()) if kind == "selector" else WatcherReadiness(nursery)
-        )
+        readiness: Readiness[str]
+        if kind == "epoll":
+            readiness = EpollReadiness()
+        elif kind == "selector":
+            readiness = SelectorReadiness(selectors.DefaultSelector())
+        else:
+            readiness = WatcherReadiness(nursery)
         with trio.fail_after(5):
             yield readiness
         readiness.close()
@@ -32,7 +36,7 @@ async def ready(readiness: Readiness[str]) -> list[str]:
             return sorted(keys)
 
 
-@pytest.fixture(params=["selector", "watcher"])
+@pytest.fixture(params=["epoll", "selector", "watcher"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

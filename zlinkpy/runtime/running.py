@@ -169,14 +169,17 @@ class Runtime(Calls):
     async def wait_ready_target(self, channel: str) -> None:
         """Wait until a call on `channel` would find a target; unbounded, use a cancel scope.
 
-        Raises NotFoundError when the channel is not registered here.
+        Raises NotFoundError when the channel is not registered here, ShuttingDownError when the host ends first.
         """
         path = self._core.channels.get(channel)
         if path is None:
             raise NotFoundError(f"channel {channel!r} is not registered in this process")
         async for _loss in self._source.changes():
+            if not self._core.accepting:
+                break
             if len(path.cycle):
                 return
+        raise self._closed()
 
     # -- change at run time -------------------------------------------------------------------------------------------
 

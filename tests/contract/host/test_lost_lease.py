@@ -24,7 +24,7 @@ async def test_a_host_that_lost_its_lease_is_in_error_and_takes_no_calls(autojum
     )
     host.mesh(MESH, listen="tcp://a:0").serve_channel(CHANNEL)
     async with host.run() as rt:
-        [lease] = [item for item in (await store.scan(b"owner-lease")).items]
+        [lease] = (await store.scan(b"owner-lease")).items
         owner = lease.key.decode().rpartition("\0")[2]
         stolen = LeaseRow(owner_id=owner, lease_generation=999).encode()
         await store.write([], [Put(keys.owner_lease(owner), stolen, 60_000)])

@@ -78,7 +78,7 @@ def zeromq(kind: int, *records: list[bytes], curve: bool = False) -> Callable[[s
 ATTACKS = {
     "random bytes": tcp(noise(4096)),
     "http": tcp(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
-    "tls": tcp(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise(500)),
+    "tls": tcp(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500),
     "nothing": tcp(),
     "half a greeting": tcp(GREETING[:20]),
     "greeting and garbage": tcp(GREETING, b"\xff" * 1000),
@@ -95,11 +95,11 @@ ATTACKS = {
 }
 HANDSHAKE = "ended before its ZeroMQ handshake"
 FIRST_RECORD = "mesh play: closing a connection at "
-# What libzmq drops after a correct greeting, without an event of its own, is told by nobody.
+# What libzmq takes for a peer of an older version, or drops after a correct greeting, without an event of its own, is told by nobody.
 SAID: dict[str, str | None] = {
     "random bytes": HANDSHAKE,
     "http": HANDSHAKE,
-    "tls": HANDSHAKE,
+    "tls": None,
     "nothing": HANDSHAKE,
     "half a greeting": HANDSHAKE,
     "greeting and garbage": None,

@@ -95,7 +95,8 @@ ATTACKS = {
 }
 HANDSHAKE = "ended before its ZeroMQ handshake"
 FIRST_RECORD = "mesh play: closing a connection at "
-# What libzmq takes for a peer of an older version, or drops after a correct greeting, without an event of its own, is told by nobody.
+# What libzmq takes for a peer of an older version, or drops after a correct greeting, without an event of its own, is
+# told by nobody.
 SAID: dict[str, str | None] = {
     "random bytes": HANDSHAKE,
     "http": HANDSHAKE,

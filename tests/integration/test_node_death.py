@@ -64,7 +64,6 @@ async def test_a_killed_node_is_out_at_once_and_used_again_after_its_restart(
 
 
 @pytest.mark.slow
-@pytest.mark.contract("SA-208")
 async def test_a_stopped_process_is_out_within_15_s_and_back_when_it_goes_on(place: Path) -> None:
     """SIGSTOP: no close is seen. Its requests end by their own deadline or with the route; the other node serves."""
     async with processes(place) as start:

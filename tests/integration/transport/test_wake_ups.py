@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
@@ -112,3 +113,55 @@ async def test_a_flood_in_both_directions_never_stalls() -> None:
 @pytest.mark.slow
 async def test_a_long_flood_in_both_directions_never_stalls() -> None:
     await flood_both_ways(300_000, stall=5.0)
+
+
+async def test_everything_that_one_pass_sends_leaves_without_further_ado(fast_clock: MockClock) -> None:
+    async with (
+        ZmqTransport(entropy=SeededEntropy(1)) as near,
+        ZmqTransport(entropy=SeededEntropy(2)) as far,
+    ):
+        reception = Reception()
+        listener = await far.listen("tcp://127.0.0.1:0", reception.accept)
+        sink = Recorder()
+        dialled = near.dial(listener.endpoint, sink)
+        await sink.until_opened()
+        for count in (1, 2, 3, 70, 200):
+            # The stage sleeps, and nothing but these sends gives it a reason to wake.
+            await trio.sleep(0.05)
+            before = sum(len(each.records) for each in reception.sinks)
+            for _ in range(count):
+                assert dialled.send([b"one of many"])
+            await (await reception.until(1)).until_records(before + count)
+
+
+async def test_input_found_behind_a_burst_wakes_the_stage(fast_clock: MockClock) -> None:
+    async with (
+        ZmqTransport(entropy=SeededEntropy(1)) as near,
+        ZmqTransport(entropy=SeededEntropy(2)) as far,
+    ):
+        listener = await far.listen("tcp://127.0.0.1:0", Reception().accept)
+        sink = Recorder()
+        dialled: Any = near.dial(listener.endpoint, sink)
+        await sink.until_opened()
+        await trio.sleep(0.1)
+        looks: list[str] = []
+        turns: list[str] = []
+        take_turn = dialled.take_turn
+
+        def look() -> bool:
+            # Input comes in the moment between the look of the first send and the one that follows the burst.
+            looks.append("look")
+            return len(looks) == 2
+
+        def counted(*arguments: Any) -> Any:
+            turns.append("turn")
+            return take_turn(*arguments)
+
+        dialled.look = look
+        dialled.take_turn = counted
+        dialled.send([b"first"])
+        assert looks == ["look"]
+        dialled.send([b"second"])
+        # Sooner than the stage's next errand, the deadline of the dial.
+        with trio.fail_after(2):
+            await eventually(lambda: bool(turns))

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 import zlinkpy as zl
-from tests.contract.host.hosts import CHANNEL, MESH, Ask, Lan
+from tests.contract.host.hosts import CHANNEL, MESH, Ask, Lan, Note
 from zlinkpy.runtime.status import COUNT_MAX, StatusSource
 
 quiet = trio.testing.wait_all_tasks_blocked
@@ -116,6 +116,7 @@ async def test_a_host_is_observed_from_serving_to_stopped(autojump_clock: object
             n.rt.set_channel_weight(MESH, CHANNEL, 7)
             await quiet()
             assert len(seen) > 1
+            await n.rt.send_to_channel(CHANNEL, Note(1, hold=1.0))  # so that draining lasts long enough to be seen
     states = [item.status.state for item in seen]
     assert states == sorted(states)
     assert {zl.HostState.SERVING, zl.HostState.DRAINING, zl.HostState.STOPPED} <= set(states)

@@ -35,9 +35,10 @@ from zlinkpy.link.constants import (
     PEER_DEADLINE,
 )
 from zlinkpy.link.failure import Failure, FailureReason, reason_of_close, reason_of_reject
+from zlinkpy.link.lanes import PairPhase
 from zlinkpy.link.liveness import Expired, Judgement, ProbeLiveness, SendProbe
 from zlinkpy.link.owner import Judged, LivenessOwner
-from zlinkpy.link.pair import Pair, PairPhase
+from zlinkpy.link.pair import Pair
 
 __all__ = [
     "BACKOFF_FIRST",

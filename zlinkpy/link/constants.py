@@ -29,3 +29,9 @@ BACKOFF_MAX: Final = 5.0
 
 BACKOFF_JITTER: Final = 0.2
 """Each delay is spread evenly over 1 ± this, so that peers of a restarted node do not come back in step."""
+
+REPLIES_GRACE = 2.0
+"""Seconds after the peer's `close` for which its completion lane is read on: its replies may still be under way."""
+
+MESSAGES_GRACE = PEER_DEADLINE
+"""Seconds without a record after which the application lane of a peer that left without a word is given up."""

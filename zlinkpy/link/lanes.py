@@ -15,6 +15,16 @@ from zlinkpy.link.actions import CloseLane
 from zlinkpy.wire import Lane
 
 
+class PairPhase(Enum):
+    """Where a peer connection stands; the values are what a snapshot shows (LV-164)."""
+
+    CONNECTING = "connecting"
+    ADMITTED = "admitted"
+    READY = "ready"
+    LEAVING = "leaving"
+    ENDED = "ended"
+
+
 class LaneState(Enum):
     """How far one lane got; it only moves downwards in this list."""
 

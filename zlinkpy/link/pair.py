@@ -9,6 +9,7 @@ Phases, derived from the state of the two lanes and never stored:
     CONNECTING   the application lane is not admitted
     ADMITTED     it is; the completion lane or the preparation of handlers is missing
     READY        both lanes admitted and handlers prepared (LV-27 [D13]): the one predicate is `Pair.ready` (LV-25)
+    LEAVING      was ready; what the peer had sent before it left is read to its end (`leaving.py`)
     ENDED        terminal
 
     phase        event                               next       actions
@@ -30,6 +31,10 @@ Phases, derived from the state of the two lanes and never stored:
     ADMITTED+    livenessAck, update, receiveFlow    -          Updated or RemoteFlow where something is new
     ADMITTED+    update of another node or run       ENDED      Send close 4, NotReady, CloseLane both, Ended
     any          malformed or unexpected record      ENDED      Send close 4, NotReady, CloseLane both, Ended
+    READY        close received (not 4)              LEAVING    NotReady, CloseLane(app); the completion lane is read on
+    READY        completion lane lost                LEAVING    Send close, NotReady; the application lane is read on
+    LEAVING      close received, that lane lost      ENDED      CloseLane what is left, Ended
+    LEAVING      tick at the end of the grace        ENDED      CloseLane what is left, Ended
     any          close received, lane lost           ENDED      NotReady, CloseLane what is left, Ended
     any          close, fail                         ENDED      Send close, NotReady, CloseLane both, Ended
     not READY    tick at the 5 s deadline            ENDED      CloseLane both, Ended
@@ -37,21 +42,19 @@ Phases, derived from the state of the two lanes and never stored:
 
 `NotReady` appears only where the pair was ready. `close` always travels on the application lane (wire.md §12).
 
-Rejected: a machine per lane and a third one that joins them. Each rule here (losing one closes the other, the second
-is dialled after the first is admitted, probes on one of them) would be a message between machines, with orders to get
-wrong.
+Rejected: a machine per lane and a third one that joins them: each rule here would be a message between machines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import assert_never
 
 from zlinkpy.errors import ProtocolError
 from zlinkpy.link.actions import (
     Action,
     Admitted,
+    CloseLane,
     Dial,
     Ended,
     LinkCommand,
@@ -62,10 +65,12 @@ from zlinkpy.link.actions import (
     Updated,
 )
 from zlinkpy.link.admission import Expectation, RevisionGuard, check_admission, identity_change
+from zlinkpy.link.checks import require, route_mesh
 from zlinkpy.link.constants import DIAL_DEADLINE
 from zlinkpy.link.failure import Failure, FailureReason, reason_of_close, reason_of_reject
 from zlinkpy.link.farewell import close_for_changed_identity, close_for_failure
-from zlinkpy.link.lanes import Lanes, LaneState
+from zlinkpy.link.lanes import Lanes, LaneState, PairPhase
+from zlinkpy.link.leaving import Leaving
 from zlinkpy.link.liveness import Expired, ProbeLiveness, SendProbe
 from zlinkpy.wire import (
     Admit,
@@ -84,15 +89,6 @@ from zlinkpy.wire import (
     Update,
     close_for,
 )
-
-
-class PairPhase(Enum):
-    """Where a peer connection stands; the values are what a snapshot shows (LV-164)."""
-
-    CONNECTING = "connecting"
-    ADMITTED = "admitted"
-    READY = "ready"
-    ENDED = "ended"
 
 
 class Pair:
@@ -121,6 +117,7 @@ class Pair:
         "_handshake_deadline",
         "_judge",
         "_lanes",
+        "_leaving",
         "_local",
         "_prepared",
         "_ready_told",
@@ -160,6 +157,7 @@ class Pair:
         self._remote_flow = FlowState.RUNNING
         self._ready_told = False
         self._ended = False
+        self._leaving: Leaving | None = None
         self._watch: Callable[[], None] | None = None
         self.pair_id = pair_id
         self.liveness = ProbeLiveness(probe_ids)
@@ -178,7 +176,7 @@ class Pair:
     @property
     def ready(self) -> bool:
         """THE predicate (LV-25): both lanes admitted, handlers prepared, not ended. Everyone reads this one."""
-        return not self._ended and self._prepared and self._lanes.both_admitted
+        return not self._ended and self._leaving is None and self._prepared and self._lanes.both_admitted
 
     @property
     def selectable(self) -> bool:
@@ -190,11 +188,18 @@ class Pair:
         """The phase, derived from the lanes."""
         if self._ended:
             return PairPhase.ENDED
+        if self._leaving is not None:
+            return PairPhase.LEAVING
         if self.ready:
             return PairPhase.READY
         if self._lanes.is_admitted(Lane.APPLICATION):
             return PairPhase.ADMITTED
         return PairPhase.CONNECTING
+
+    @property
+    def awaits_replies(self) -> bool:
+        """True while a peer that said `close` may still have replies under way: requests to it are not given up yet."""
+        return not self._ended and self._leaving is not None and self._leaving.reading is Lane.COMPLETION
 
     @property
     def ended(self) -> bool:
@@ -221,11 +226,11 @@ class Pair:
         """When `tick` is due next, or None. Always later than the `now` of the last `tick`."""
         if self._ended:
             return None
+        if self._leaving is not None:
+            return self._leaving.deadline
         probe = self.liveness.next_deadline()
         handshake = self._handshake_deadline
-        if probe is None or handshake is None:
-            return probe if handshake is None else handshake
-        return min(probe, handshake)
+        return min((each for each in (probe, handshake) if each is not None), default=None)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each event that may have moved the deadline, the identity or the end."""
@@ -265,6 +270,11 @@ class Pair:
             return self.tick(now)
         self._arrived(lane)
         self.last_receive = now
+        if self._leaving is not None:
+            # Only the peer's own last word still means something; probes and updates of a peer that has left do not.
+            if isinstance(command, Close) and lane is self._leaving.reading:
+                return self._done(self._end(Failure(reason_of_close(command.reason), "closed by the peer", now)))
+            return self._done([])
         try:
             actions = self._dispatch(lane, command, now)
         except ProtocolError as error:
@@ -289,8 +299,12 @@ class Pair:
         if self._ended or not self._lanes.exists(lane):
             return []
         self._lanes[lane] = LaneState.GONE
-        text = f"{lane.name.lower()} lane: {detail}"
-        return self._done(self._end(Failure(FailureReason.TRANSPORT_ERROR, text, now)))
+        failure = Failure(FailureReason.TRANSPORT_ERROR, f"{lane.name.lower()} lane: {detail}", now)
+        if self._leaving is not None:
+            return self._done(self._end(self._leaving.failure) if lane is self._leaving.reading else [])
+        if self._ready_told and lane is Lane.COMPLETION:
+            return self._done(self._leave(failure, Lane.APPLICATION, now))
+        return self._done(self._end(failure))
 
     def violated(self, lane: Lane, error: ProtocolError, now: float) -> list[Action]:
         """A record on `lane` could not be decoded or was not allowed there (LV [D7])."""
@@ -311,7 +325,7 @@ class Pair:
 
         Before admission nothing is sent; what changed meanwhile follows right behind the admission.
         """
-        if self._ended or not self._lanes.is_admitted(Lane.APPLICATION):
+        if self._ended or self._leaving is not None or not self._lanes.is_admitted(Lane.APPLICATION):
             return []
         return self._done(self._tell_revision())
 
@@ -344,6 +358,9 @@ class Pair:
         """Do what is due: end at a deadline, or send a probe. Expiry is decided before a probe is emitted ([D2])."""
         if self._ended:
             return []
+        if self._leaving is not None:
+            over = self._leaving.over(now, self.last_receive)
+            return self._done(self._end(self._leaving.failure) if over else [])
         if self._handshake_deadline is not None and now >= self._handshake_deadline:
             waiting = Lane.COMPLETION if self._guard is not None else Lane.APPLICATION
             text = f"no admission on the {waiting.name.lower()} lane within {DIAL_DEADLINE:g} s"
@@ -369,11 +386,14 @@ class Pair:
             case Reject(reason=reason):
                 return self._on_reject(lane, reason, now)
             case Close(reason=close):
-                _require(lane is Lane.APPLICATION, "close on the completion lane", "lane")
+                require(lane is Lane.APPLICATION, "close on the completion lane", "lane")
                 text = f"closed by the peer ({close.name.lower()})"
                 if command.field:
                     text += f": {command.field}: {command.problem}"
-                return self._end(Failure(reason_of_close(close), text, now))
+                failure = Failure(reason_of_close(close), text, now)
+                if close != CloseReason.PROTOCOL_ERROR and self._ready_told and self._lanes.exists(Lane.COMPLETION):
+                    return self._leave(failure, Lane.COMPLETION, now)
+                return self._end(failure)
             case LivenessProbe(probe_id=probe_id):
                 self._require_admitted(lane, command)
                 return [Send(Lane.APPLICATION, LivenessAck(probe_id))]
@@ -383,7 +403,7 @@ class Pair:
                 return []
             case Update(admission=admission):
                 self._require_admitted(lane, command)
-                return self._on_revision(_route_mesh(admission), now)
+                return self._on_revision(route_mesh(admission), now)
             case ReceiveFlow(state=state):
                 self._require_admitted(lane, command)
                 self._remote_flow = state
@@ -392,29 +412,29 @@ class Pair:
 
     def _require_admitted(self, lane: Lane, command: LinkCommand) -> None:
         """Liveness and updates belong to the application lane, after its admission (LV-55 [D9], LV-58)."""
-        _require(lane is Lane.APPLICATION, "only the application lane carries this command", "lane")
+        require(lane is Lane.APPLICATION, "only the application lane carries this command", "lane")
         text = f"{type(command).__name__} on a connection that is not admitted"
-        _require(self._lanes.is_admitted(lane), text, "prefix.command")
+        require(self._lanes.is_admitted(lane), text, "prefix.command")
 
     def _require_handshake(self, lane: Lane, record: Hello | Admit) -> RouteMeshAdmission:
         """The record names the lane it came on and its sender's lane is open; returns its admission."""
-        _require(record.lane == lane, f"names lane {record.lane!r} on lane {lane.name.lower()}", "body.lane")
-        _require(self._lanes.is_usable(lane), "came before the hello it answers", "prefix.command")
-        return _route_mesh(record.admission)
+        require(record.lane == lane, f"names lane {record.lane!r} on lane {lane.name.lower()}", "body.lane")
+        require(self._lanes.is_usable(lane), "came before the hello it answers", "prefix.command")
+        return route_mesh(record.admission)
 
     def _on_hello(self, lane: Lane, hello: Hello, now: float) -> list[Action]:
-        _require(not self._dialler, "hello from the accepting side", "prefix.command")
+        require(not self._dialler, "hello from the accepting side", "prefix.command")
         remote = self._require_handshake(lane, hello)
         same_pair = hello.pair_id == self.pair_id
         if self._lanes.is_admitted(lane):
-            _require(same_pair, "repeated hello with another pair", "body.pairId")
+            require(same_pair, "repeated hello with another pair", "body.pairId")
             return self._on_repeated(lane, remote, now)
         if lane is Lane.APPLICATION:
-            _require(same_pair, "hello of another pair", "body.pairId")
+            require(same_pair, "hello of another pair", "body.pairId")
             reject = self._judgement(remote)
         else:
             admitted = self._lanes.is_admitted(Lane.APPLICATION)
-            _require(admitted, "completion lane before the application lane was admitted", "prefix.command")
+            require(admitted, "completion lane before the application lane was admitted", "prefix.command")
             reject = self._other_lane(remote) if same_pair else RejectReason.IDENTITY_MISMATCH
         if reject is not None:
             return self._refused(reject, f"hello on the {lane.name.lower()} lane", now, Reject(reject), lane)
@@ -429,9 +449,9 @@ class Pair:
         return [admit, Admitted(remote)]
 
     def _on_admit(self, lane: Lane, admit: Admit, now: float) -> list[Action]:
-        _require(self._dialler, "admit from the dialling side", "prefix.command")
+        require(self._dialler, "admit from the dialling side", "prefix.command")
         remote = self._require_handshake(lane, admit)
-        _require(admit.pair_id == self.pair_id, "admit does not echo the pair", "body.pairId")
+        require(admit.pair_id == self.pair_id, "admit does not echo the pair", "body.pairId")
         if self._lanes.is_admitted(lane):
             return self._on_repeated(lane, remote, now)
         reject = self._judgement(remote) if lane is Lane.APPLICATION else self._other_lane(remote)
@@ -448,8 +468,8 @@ class Pair:
         return [Admitted(remote), *self._tell_revision(), Dial(Lane.COMPLETION)]
 
     def _on_reject(self, lane: Lane, reason: RejectReason, now: float) -> list[Action]:
-        _require(self._dialler, "reject from the dialling side", "prefix.command")
-        _require(self._lanes[lane] is LaneState.OPEN, "reject where no hello waits for an answer", "prefix.command")
+        require(self._dialler, "reject from the dialling side", "prefix.command")
+        require(self._lanes[lane] is LaneState.OPEN, "reject where no hello waits for an answer", "prefix.command")
         return self._refused(reason, f"the peer rejected the {lane.name.lower()} lane", now)
 
     def _on_repeated(self, lane: Lane, remote: RouteMeshAdmission, now: float) -> list[Action]:
@@ -485,8 +505,7 @@ class Pair:
         return mismatch
 
     def _overdue(self, now: float) -> bool:
-        handshake = self._handshake_deadline
-        return (handshake is not None and now >= handshake) or self.liveness.expired(now)
+        return (self._handshake_deadline is not None and now >= self._handshake_deadline) or self.liveness.expired(now)
 
     def _arrived(self, lane: Lane) -> None:
         """An accepted completion lane exists from its first record on."""
@@ -543,6 +562,14 @@ class Pair:
         text = f"{parting.field}: {parting.problem}"
         return self._end(Failure(FailureReason.PROTOCOL_ERROR, text, now), parting=parting)
 
+    def _leave(self, failure: Failure, reading: Lane, now: float) -> list[Action]:
+        """Out of every selection set now; ended when `reading` has said what it has to say (`Leaving`)."""
+        self._leaving = Leaving.begin(failure, reading, now)
+        self.liveness.stop()
+        if reading is Lane.COMPLETION:
+            return [NotReady(failure), CloseLane(Lane.APPLICATION, linger=False)]
+        return [Send(Lane.APPLICATION, Close(CloseReason.ORDERLY)), NotReady(failure)]
+
     def _end(
         self,
         failure: Failure | None,
@@ -556,7 +583,7 @@ class Pair:
         last_word = parting_lane if parting is not None and self._lanes.is_usable(parting_lane) else None
         if parting is not None and last_word is not None:
             actions.append(Send(last_word, parting))
-        if self._ready_told and failure is not None:
+        if self._ready_told and failure is not None and self._leaving is None:
             actions.append(NotReady(failure))
         actions += self._lanes.closing(last_word)
         actions.append(ended if ended is not None else Ended(failure))
@@ -570,14 +597,3 @@ class Pair:
         if self._watch is not None:
             self._watch()
         return actions
-
-
-def _require(condition: bool, problem: str, field: str) -> None:
-    if not condition:
-        raise ProtocolError(problem, field=field)
-
-
-def _route_mesh(admission: object) -> RouteMeshAdmission:
-    if not isinstance(admission, RouteMeshAdmission):
-        raise ProtocolError("not a RouteMesh admission", field="body.admission")
-    return admission

@@ -513,7 +513,8 @@ class RouteMesh:
             failure.detail,
         )
         self._rebuild()
-        self.requests.fail_route(link)
+        if not link.pair.awaits_replies:
+            self.requests.fail_route(link)
 
     def link_updated(self, link: PeerLink) -> None:
         """Weights or state of a peer changed."""

@@ -114,6 +114,7 @@ class Workers:
         self._idle = trio.lowlevel.ParkingLot()
         self._context = contextvars.Context()
         self._workers = 0
+        self._tasks: set[trio.lowlevel.Task] = set()
         self._peak_queued = 0
         self._peak_running = 0
         self._completed = 0
@@ -224,6 +225,7 @@ class Workers:
     async def _work(self) -> None:
         parked = self._parked
         task = trio.lowlevel.current_task()
+        self._tasks.add(task)
 
         def abort(_: Callable[[], Any]) -> trio.lowlevel.Abort:
             parked.remove(task)
@@ -240,6 +242,13 @@ class Workers:
                 await trio.lowlevel.wait_task_rescheduled(abort)
         finally:
             self._workers -= 1
+            self._tasks.discard(task)
+            if self._idle and not self._ready and not self.running:
+                self._idle.unpark_all()
+
+    def is_worker(self, task: trio.lowlevel.Task) -> bool:
+        """Whether `task` is one of these workers, so that whatever runs in it is a handler."""
+        return task in self._tasks
 
     async def _drain(self, task: trio.lowlevel.Task) -> None:
         """Run jobs until none is left or the token has gone to another worker. Called with the token."""

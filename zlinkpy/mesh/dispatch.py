@@ -65,17 +65,18 @@ def failure_of(error: BaseException) -> tuple[TerminalResult, FailureCode]:
 
 
 def is_failure(error: BaseException) -> bool:
-    """True for what a handler raised on its own account, SystemExit included: one message must not end the process.
-    False for what is meant for others and passes through it: cancellation, Ctrl-C."""
+    """True for what a handler raised on its own account, SystemExit and foreign base exceptions included: one message
+    must not end the process, and its requester must not wait for ever. False for what is meant for others and passes
+    through it: cancellation, Ctrl-C, the end of a coroutine."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_failure(each) for each in error.exceptions)
-    return isinstance(error, Exception | SystemExit)
+    return not isinstance(error, trio.Cancelled | KeyboardInterrupt | GeneratorExit)
 
 
 class ReplyRoute(Protocol):
     """The way back to a requester."""
 
-    async def reply(self, frames: list[bytes]) -> bool: ...
+    async def reply(self, frames: list[bytes], deadline: float | None) -> bool: ...
 
 
 @define(eq=False)
@@ -254,7 +255,7 @@ class Job:
             if route is not None:
                 await self._answer(*failure_of(error))
             return
-        if not await route.reply(frames):
+        if not await route.reply(frames, self.deadline):
             log.info(
                 "the reply of %s was dropped: its requester is gone",
                 handler.label,
@@ -316,4 +317,4 @@ class Job:
 
     async def _answer(self, result: TerminalResult, code: FailureCode) -> None:
         assert self.route is not None
-        await self.route.reply(encode(Reply(self.corr, int(result), int(code), None, None)))
+        await self.route.reply(encode(Reply(self.corr, int(result), int(code), None, None)), self.deadline)

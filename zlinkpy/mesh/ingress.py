@@ -147,6 +147,9 @@ class Ingress:
             parked = source.line.popleft()
             if source.line:
                 self._sources[key] = source
+            elif (connection := self._starved.pop(key, None)) is not None:
+                # Its own records are served: whoever else waits must not keep its probes and answers unread.
+                connection.resume()
             self._parked -= 1
             self._parked_bytes -= parked.size
             parked.served = True

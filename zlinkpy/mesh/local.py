@@ -34,7 +34,7 @@ class LocalTarget:
         )
         await mesh.core.ingress.accept_local(job)
 
-    async def reply(self, frames: list[bytes]) -> bool:
+    async def reply(self, frames: list[bytes], deadline: float | None) -> bool:
         """Complete this process's own request; goes through the codec like any other reply."""
         record = decode(frames, topology=Topology.ROUTE_MESH, lane=Lane.COMPLETION)
         command = record.command

@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
 def mesh_status(mesh: RouteMesh) -> MeshStatus:
     """The topology status (OB-16): states only, no endpoints or generations."""
+    # An endpoint that leads to a node which is listed already, or to this one, is no peer of its own.
+    book = [peer for peer in mesh.book if peer.same_as is None]
     peers = tuple(
         PeerStatus(
             node_rid=peer.rid,
             state=peer.state,
             reason=peer.last_failure.reason.value if peer.last_failure is not None and not peer.ready else None,
         )
-        for peer in mesh.book
+        for peer in book
     )
-    ready = sum(1 for peer in mesh.book if peer.ready)
+    ready = sum(1 for peer in book if peer.ready)
     serving = mesh.core.runtime_state is RuntimeState.SERVING
     missing = any(
-        peer.state is PeerState.NOT_CONNECTED and known.is_wanted for peer, known in zip(peers, mesh.book, strict=True)
+        peer.state is PeerState.NOT_CONNECTED and known.is_wanted for peer, known in zip(peers, book, strict=True)
     )
     if mesh.closing:
         state, reason = TopologyState.STOPPING, "draining"

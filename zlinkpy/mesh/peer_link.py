@@ -11,6 +11,7 @@ came; a caller waits holding nothing, and only the first in line is woken (SA-24
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, get_args
@@ -25,6 +26,7 @@ from zlinkpy.link import (
     Dial,
     Ended,
     Failure,
+    FailureReason,
     LinkCommand,
     NotReady,
     Pair,
@@ -59,6 +61,9 @@ log = logging.getLogger("zlinkpy.mesh")
 
 # How long the final records of a connection that we close (the `close` record behind a backlog) may take to leave.
 CLOSE_LINGER = 1.0
+
+# Replies that may wait for one peer to read its completion lane. Two full queues of a connection are before them.
+REPLIES_WAITING = 1024
 
 _APPLICATION = frozenset({ChannelRequest, ChannelSend, NodeRequest, NodeSend})
 _LINK = frozenset(get_args(LinkCommand))
@@ -161,6 +166,10 @@ class PeerLink:
         """The intent that dialled, None on the accepting side."""
         self.claim: RouteMeshAdmission | None = None
         """What the dialling peer said of itself before it was admitted (accepting side only)."""
+        self.leads_home = False
+        """True when the dialled endpoint turned out to be this node's own."""
+        self.same_as: str | None = None
+        """The RID behind the endpoint when another endpoint of that node is connected already."""
         self.rid: str | None = None
         self.admitted = False
         self.ended = False
@@ -170,6 +179,7 @@ class PeerLink:
         self._application: Connection | None = None
         self._completion: Connection | None = None
         self._paused = False
+        self._replying = 0
         self._waiting: deque[trio.Event] = deque()
 
     def __repr__(self) -> str:
@@ -323,20 +333,35 @@ class PeerLink:
         if self._waiting:
             self._waiting[0].set()
 
-    async def reply(self, frames: list[bytes]) -> bool:
-        """Send a reply on the completion lane, waiting for room if need be. False: the requester's connection is gone.
+    async def reply(self, frames: list[bytes], deadline: float | None) -> bool:
+        """Send a reply on the completion lane, waiting for room until `deadline`. False: nobody is there to take it.
 
-        Completion traffic needs no permit and moves while both sides are paused (wire.md §8).
+        Completion traffic needs no permit and moves while both sides are paused (wire.md §8). A peer that does not
+        read its replies could pile them up here without bound: above `REPLIES_WAITING` its connection ends.
         """
         connection = self._completion
         if connection is None:
             return False
         try:
-            while not connection.send(frames):
-                await connection.wait_writable()
+            if connection.send(frames):
+                return True
+            if self._replying >= REPLIES_WAITING:
+                detail = f"the peer does not read its replies: {REPLIES_WAITING} wait"
+                self.perform(self.pair.fail(FailureReason.TRANSPORT_ERROR, detail, self.mesh.now()))
+                return False
+            self._replying += 1
+            try:
+                # Past the deadline its caller has long got DeadlineExceeded.
+                with trio.CancelScope(deadline=math.inf if deadline is None else deadline):
+                    await connection.wait_writable()
+                    while not connection.send(frames):
+                        await connection.wait_writable()
+                    return True
+            finally:
+                self._replying -= 1
         except ConnectionClosed:
             return False
-        return True
+        return False
 
     def gone(self) -> ZlinkError:
         """The error of a call whose route went away before its record was taken (LV [D11])."""

@@ -9,6 +9,7 @@ performs nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from zlinkpy.wire import ObjectRole, RejectReason, RouteMeshAdmission, RuntimeSt
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.peer_link import PeerLink
+
+log = logging.getLogger("zlinkpy.mesh")
 
 # Peers that nobody configured or published and whose connection ended are remembered for diagnosis, so many at most: a
 # node that restarts under ever new RIDs must not fill the book.
@@ -61,6 +64,8 @@ class Peer:
     last_failure: Failure | None = None
     not_required: bool = False
     was_ready: bool = False
+    same_as: str | None = None
+    """The RID of the node this endpoint also leads to: another peer stands for it, or it is this node itself."""
 
     @property
     def channels(self) -> Mapping[str, int]:
@@ -84,7 +89,7 @@ class Peer:
     @property
     def is_wanted(self) -> bool:
         """False for strangers: peers that are neither configured nor listed."""
-        return self.manual or self.listed is not None
+        return (self.manual and self.same_as is None) or self.listed is not None
 
     @property
     def phase(self) -> PeerPhase:
@@ -188,6 +193,26 @@ class PeerBook:
                 return peer
         return None
 
+    def settle_alias(self, peer: Peer, link: PeerLink, intent: DialIntent) -> None:
+        """`link` to a configured endpoint ended: the endpoint leads to this node, or to one that is connected."""
+        if link.leads_home:
+            peer.same_as = self._own_rid
+            intent.withdraw()
+        elif link.same_as is not None:
+            peer.same_as = link.same_as
+            intent.hold()
+        else:
+            return
+        log.info("the configured peer %s is node %s, under another name", link.endpoint, peer.same_as)
+
+    def release_aliases(self, rid: str | None, now: float) -> None:
+        """The link of node `rid` is gone: its other endpoints are tried again."""
+        for peer in self._peers:
+            if rid is not None and peer.same_as == rid:
+                peer.same_as = None
+                if peer.intent is not None:
+                    peer.intent.release(now)
+
     def attach(self, link: PeerLink) -> Peer:
         """`link` was admitted: it is the link in force of the node it turned out to lead to."""
         remote = link.pair.remote
@@ -255,6 +280,10 @@ class PeerBook:
         same_run = current.pair.remote is not None and (
             current.pair.remote.lifecycle_generation == remote.lifecycle_generation
         )
+        if same_run and current.dialler and link.dialler and current.intent is not link.intent:
+            # Two configured endpoints of one node: replacing one by the other would go on for ever.
+            link.same_as = remote.node_rid
+            return RejectReason.DUPLICATE_CONNECTION, None
         if not same_run or current.dialler == link.dialler:
             return None, current
         dialler = self._own_rid if link.dialler else remote.node_rid

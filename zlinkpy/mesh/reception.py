@@ -64,8 +64,13 @@ class Reception:
             if not isinstance(hello, Hello) or not isinstance(hello.admission, RouteMeshAdmission):
                 raise ProtocolError("the first record must be a hello", field="prefix.command")
         except ProtocolError as error:
+            self.closed(sink)
             self._refuse(connection, error)
             return
+        own = mesh.pair_link(hello.pair_id or b"")
+        if own is not None and own.dialler and hello.admission.node_rid == mesh.rid:
+            # A configured endpoint leads back to this node, under a name that does not look like its own.
+            own.leads_home = True
         if mesh.closing:
             self._reject(connection, RejectReason.RUNTIME_NOT_SERVING)
         elif hello.lane is Lane.COMPLETION:
@@ -81,7 +86,7 @@ class Reception:
             mesh.core.timer.touch(held.deadline)
             if mesh.refresh_discovery is not None:
                 mesh.refresh_discovery()
-        elif mesh.pair_link(hello.pair_id or b"") is not None:
+        elif own is not None:
             self._reject(connection, RejectReason.DUPLICATE_CONNECTION)
         else:
             mesh.begin_accepted(sink, connection, hello)
@@ -90,7 +95,9 @@ class Reception:
         """A new list is there, or time has passed: answer what can be answered."""
         held, self._held = self._held, []
         for item in held:
-            if not self._mesh.is_unknown(item.remote):
+            if self._mesh.pair_link(item.hello.pair_id or b"") is not None:
+                self._reject(item.connection, RejectReason.DUPLICATE_CONNECTION)
+            elif not self._mesh.is_unknown(item.remote):
                 self._mesh.begin_accepted(item.sink, item.connection, item.hello)
             elif now < item.deadline:
                 self._held.append(item)

@@ -273,7 +273,8 @@ class RouteMesh:
         own = self.channels.get(channel)
         if own is not None and own.serves:
             known += 1
-        undecided = sum(1 for peer in self.book if peer.manual and peer.remote is None and not peer.not_required)
+        silent = (peer for peer in self.book if peer.manual and peer.is_wanted and peer.remote is None)
+        undecided = sum(not peer.not_required for peer in silent)
         return known, undecided
 
     def _rebuild(self) -> None:
@@ -421,7 +422,7 @@ class RouteMesh:
                 self._dial(peer, intent)
 
     def _dial(self, peer: Peer, intent: DialIntent) -> None:
-        if peer.link is not None and peer.link.admitted:
+        if peer.link is not None and peer.link.admitted and not peer.link.ended:
             intent.hold()
             return
 
@@ -542,18 +543,16 @@ class RouteMesh:
                 peer.not_required = True
         if link.intent is not None:
             link.intent.ended(now, not_required=ended.not_required)
-            if ended.reject is RejectReason.DUPLICATE_CONNECTION and peer is not None and self._served_by_other(peer):
-                link.intent.hold()
-        if peer is not None and not link.dialler and peer.intent is not None:
+            if peer is not None:
+                self.book.settle_alias(peer, link, link.intent)
+        if peer is not None and peer.intent is not None and peer.intent is not link.intent:
             peer.intent.release(now)
+        self.book.release_aliases(link.rid, now)
         if peer is not None and not peer.is_wanted and self.options.discovers:
             self.book.forget(peer)
         self._rebuild()
         self.core.timer.touch(self.next_deadline())
         self._check_idle()
-
-    def _served_by_other(self, peer: Peer) -> bool:
-        return peer.link is not None and peer.link.admitted
 
     def lane_closed(self, link: PeerLink) -> None:
         """A physical connection of `link` was seen closed."""

@@ -262,7 +262,10 @@ class Host:
             rt = Runtime(core, options, lease=lease, health=health, watchdog=watchdog)
             if lease is not None:
                 lease.on_change(partial(_watch_lease, rt, lease))
-            await nursery.start(core.run)
+            # Shielded: when the body is cancelled, accepted work still gets ABORT_DEADLINE, and needs its workers.
+            core_scope = trio.CancelScope(shield=True)
+            stack.callback(core_scope.cancel)
+            await nursery.start(_run_shielded, core, core_scope)
             try:
                 for plan in plans:
                     mesh = rt.add_mesh(plan)
@@ -281,6 +284,13 @@ class Host:
                 raise
             with trio.CancelScope(shield=True):
                 await rt.shutdown()
+
+
+async def _run_shielded(
+    core: MeshCore, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with scope:
+        await core.run(task_status=task_status)
 
 
 def _watch_lease(rt: Runtime, lease: OwnerLease, event: LeaseEvent) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import trio
 
-from zlinkpy.errors import ConfigurationError, NotFoundError, ZlinkError
+from zlinkpy.errors import ConfigurationError, InvalidOperationError, NotFoundError, ZlinkError
 from zlinkpy.location import OwnerLease, StoreHealth
 from zlinkpy.mesh import Calls, MeshCore, MeshSnapshot, MeshStatus, RequestStatistics, RouteMesh
 from zlinkpy.runtime.discovery import MeshLocation
@@ -198,7 +198,7 @@ class Runtime(Calls):
 
         `deadline` in seconds, the host's `shutdown_deadline` by default; it bounds the wait for accepted work.
         Idempotent: later callers wait for the first one's result. Once begun it is carried through, even when the
-        caller is cancelled.
+        caller is cancelled. Raises InvalidOperationError inside a handler, which it would have to wait for.
         """
         seconds = self._options.shutdown_deadline if deadline is None else deadline
         check_timeout(seconds, "deadline")
@@ -206,13 +206,24 @@ class Runtime(Calls):
             await self._stopped.wait()
             assert self._termination is not None
             return self._termination
+        if self._core.workers.is_worker(trio.lowlevel.current_task()):
+            raise InvalidOperationError(
+                "a handler cannot wait for the shutdown, which waits for the handler; start it from a task of its own"
+            )
         self._stopping = True
+        result = TerminationResult(outcome=TerminationOutcome.FORCE_STOPPED, reason=TerminationReason.TEARDOWN_FAILED)
         with trio.CancelScope(shield=True):
-            result = self._termination = await self._stop(trio.current_time() + seconds)
-            self._lifecycle.move(RuntimeState.STOPPED)
-            self._core.runtime_state = RuntimeState.STOPPED
-            self._source.end()
-            self._stopped.set()
+            try:
+                result = await self._stop(trio.current_time() + seconds)
+            except Exception:
+                # Whatever a part raised, who waits for the end of this host must see it end.
+                log.exception("the shutdown failed")
+            finally:
+                self._termination = result
+                self._lifecycle.move(RuntimeState.STOPPED)
+                self._core.runtime_state = RuntimeState.STOPPED
+                self._source.end()
+                self._stopped.set()
         return result
 
     def unfinished(self) -> tuple[str, ...]:
@@ -231,8 +242,8 @@ class Runtime(Calls):
                 log.warning("could not publish that this node is draining: %s", error)
         drained = await self._drain(deadline)
         core.taking = False
-        left = [] if drained else core.workers.cancel_remaining()
-        left += core.ingress.close()
+        left = core.ingress.close()
+        left += [] if drained else core.workers.cancel_remaining()
         left += core.requests.close()
         failed = False
         for mesh in self._meshes.values():
@@ -242,7 +253,11 @@ class Runtime(Calls):
                 failed = True
                 log.exception("closing mesh %s failed", mesh.name)
         for location in self.locations.values():
-            await location.remove()
+            try:
+                await location.remove()
+            except Exception:
+                failed = True
+                log.exception("removing a descriptor failed")
         if left:
             log.warning("shutdown: the deadline passed before these ended: %s", ", ".join(left[:20]))
         if failed:

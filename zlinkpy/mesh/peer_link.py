@@ -169,7 +169,7 @@ class PeerLink:
         self.leads_home = False
         """True when the dialled endpoint turned out to be this node's own."""
         self.same_as: str | None = None
-        """The RID behind the endpoint when another endpoint of that node is connected already."""
+        """The RID of the node when a connection to another endpoint of it took this one's place."""
         self.rid: str | None = None
         self.admitted = False
         self.ended = False

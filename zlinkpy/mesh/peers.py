@@ -281,9 +281,10 @@ class PeerBook:
             current.pair.remote.lifecycle_generation == remote.lifecycle_generation
         )
         if same_run and current.dialler and link.dialler and current.intent is not link.intent:
-            # Two configured endpoints of one node: replacing one by the other would go on for ever.
-            link.same_as = remote.node_rid
-            return RejectReason.DUPLICATE_CONNECTION, None
+            # Two configured endpoints of one node. Its side has replaced the older pair already; that one's endpoint
+            # must not be dialled again while this pair lives, or the two would replace each other for ever.
+            current.same_as = remote.node_rid
+            return None, current
         if not same_run or current.dialler == link.dialler:
             return None, current
         dialler = self._own_rid if link.dialler else remote.node_rid

@@ -547,7 +547,8 @@ class RouteMesh:
                 self.book.settle_alias(peer, link, link.intent)
         if peer is not None and peer.intent is not None and peer.intent is not link.intent:
             peer.intent.release(now)
-        self.book.release_aliases(link.rid, now)
+        if link.same_as is None:
+            self.book.release_aliases(link.rid, now)
         if peer is not None and not peer.is_wanted and self.options.discovers:
             self.book.forget(peer)
         self._rebuild()

@@ -220,7 +220,7 @@ def test_after_the_block_no_task_thread_or_descriptor_is_left(valkey: TestServer
 
 
 async def test_a_listener_can_be_bound_again_at_once(place: Path) -> None:
-    """Ten runs at one endpoint, one after the other, with a caller that is connected all the time."""
+    """Three runs at one endpoint, one after the other, with a caller that is connected all the time."""
     endpoint = ""
     async with trio.open_nursery() as nursery:
         seen: list[int] = []
@@ -232,7 +232,7 @@ async def test_a_listener_can_be_bound_again_at_once(place: Path) -> None:
 
         done = trio.Event()
         here: Any = None
-        for number in range(5):
+        for number in range(3):
             host = zl.Host()
             mesh = host.mesh(MESH, rid=f"n{number}", listen=endpoint or "tcp://127.0.0.1:0")
             mesh.serve_channel(CHANNEL)
@@ -249,4 +249,4 @@ async def test_a_listener_can_be_bound_again_at_once(place: Path) -> None:
                 seen.append((await here.rt.request_to_channel(CHANNEL, Ask(0))).n)
             await until(lambda: here.targets == 0)
         done.set()
-    assert seen == [0, 1, 2, 3, 4]
+    assert seen == [0, 1, 2]

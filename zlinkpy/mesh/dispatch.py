@@ -33,7 +33,7 @@ from zlinkpy.wire import (
 )
 
 if TYPE_CHECKING:
-    from zlinkpy.mesh.core import MeshCore
+    from zlinkpy.mesh.route_mesh import RouteMesh
 
 log = logging.getLogger("zlinkpy.dispatch")
 
@@ -164,43 +164,26 @@ class HandlerTable:
 class Job:
     """One accepted record waiting for, or having, its turn."""
 
-    __slots__ = (
-        "command",
-        "core",
-        "corr",
-        "deadline",
-        "handler",
-        "mesh_name",
-        "metadata",
-        "parts",
-        "refusal",
-        "route",
-        "source",
-    )
+    __slots__ = ("command", "deadline", "handler", "mesh", "record", "refusal", "route", "source")
 
     def __init__(
-        self,
-        handler: Handler | None,
-        record: Record,
-        *,
-        route: ReplyRoute | None,
-        deadline: float | None,
-        mesh_name: str,
-        source: str,
-        core: MeshCore,
+        self, mesh: RouteMesh, record: Record, source: str, route: ReplyRoute | None, deadline: float | None
     ) -> None:
-        self.handler = handler
+        """`route` and `deadline` are None for one-way messages: nobody waits for an answer."""
+        self.mesh = mesh
+        self.record = record
         self.command: Any = record.command
-        self.metadata = record.metadata
-        self.parts = record.parts
-        # None for one-way messages: nobody waits for an answer.
-        self.route = route
-        self.corr: int = self.command.corr if route is not None else 0
-        self.deadline = deadline
-        self.mesh_name = mesh_name
+        self.handler = mesh.handlers.find(record.command)
         self.source = source
-        self.core = core
+        self.route = route
+        self.deadline = deadline
         self.refusal: tuple[TerminalResult, FailureCode, str] | None = None
+
+    @property
+    def corr(self) -> int:
+        """The correlation number of a request; 0 for a one-way message."""
+        corr: int = self.command.corr if self.route is not None else 0
+        return corr
 
     @property
     def label(self) -> str:
@@ -231,7 +214,7 @@ class Job:
             await self._refuse(TerminalResult.TIMED_OUT, FailureCode.NONE, "its deadline passed while it was queued")
             return
         try:
-            message = handler.decode(self.command.payload.content_type, self.parts[0])
+            message = handler.decode(self.command.payload.content_type, self.record.parts[0])
         except ProtocolError as error:
             await self._refuse(TerminalResult.PROTOCOL_ERROR, FailureCode.PAYLOAD_DECODE_FAILED, str(error))
             return
@@ -245,9 +228,9 @@ class Job:
         except BaseException as error:
             if not is_failure(error):
                 raise
-            self.core.telemetry.counter(
+            self.mesh.core.telemetry.counter(
                 catalogue.HANDLER_FAILURES,
-                mesh_name=self.mesh_name,
+                mesh_name=self.mesh.name,
                 surface=self.surface,
                 message_kind="request" if route else "send",
             )
@@ -272,18 +255,18 @@ class Job:
             raise TypeError(
                 f"{handler.label} has to return a {reply_type.__name__ if reply_type else None}, not {result!r}"
             )
-        shape = self.core.shapes.of(result)
+        shape = self.mesh.core.shapes.of(result)
         return shape.reply_frames(self.corr, shape.encode(result))
 
     def context(self) -> MessageContext:
         """What the handler may know about the message besides its value (SA-275)."""
         command = self.command
         return MessageContext(
-            mesh_name=self.mesh_name,
+            mesh_name=self.mesh.name,
             packet_name=command.payload.packet_name,
             channel_name=getattr(command, "channel_name", None),
             content_type=command.payload.content_type,
-            metadata=MappingProxyType(dict(self.metadata)) if self.metadata else NO_METADATA,
+            metadata=MappingProxyType(dict(self.record.metadata)) if self.record.metadata else NO_METADATA,
             correlation_id=self.corr or None,
             source_rid=self.source if type(command) in (NodeSend, NodeRequest) else None,
         )
@@ -292,16 +275,16 @@ class Job:
         """What a structured log record says about the message (SA-283)."""
         return {
             "surface": self.surface,
-            "mesh": self.mesh_name,
+            "mesh": self.mesh.name,
             "packet": self.command.payload.packet_name,
             "reason": reason,
         }
 
     async def _refuse(self, result: TerminalResult, code: FailureCode, why: str) -> None:
         reason = _DROP_REASON.get(result, "no_handler")
-        self.core.telemetry.counter(
+        self.mesh.core.telemetry.counter(
             catalogue.MESSAGES_DROPPED,
-            mesh_name=self.mesh_name,
+            mesh_name=self.mesh.name,
             surface=self.surface,
             message_kind="request" if self.route else "send",
             reason=reason,
@@ -309,10 +292,10 @@ class Job:
         fields = self._fields(reason)
         if self.route is None:
             log.warning(
-                "dropped a one-way message for %s of mesh %s: %s", self.label, self.mesh_name, why, extra=fields
+                "dropped a one-way message for %s of mesh %s: %s", self.label, self.mesh.name, why, extra=fields
             )
         else:
-            log.info("refused a request for %s of mesh %s: %s", self.label, self.mesh_name, why, extra=fields)
+            log.info("refused a request for %s of mesh %s: %s", self.label, self.mesh.name, why, extra=fields)
             await self._answer(result, code)
 
     async def _answer(self, result: TerminalResult, code: FailureCode) -> None:

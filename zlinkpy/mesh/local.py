@@ -23,15 +23,10 @@ class LocalTarget:
     async def submit(self, record: Record, *, ms: int | None) -> None:
         """Queue `record` for its handler, waiting for a permit. `ms`: the remaining time of a request, else None."""
         mesh = self.mesh
-        job = Job(
-            mesh.handlers.find(record.command),
-            record,
-            route=self if ms is not None else None,
-            deadline=trio.current_time() + ms / 1000 if ms is not None else None,
-            mesh_name=mesh.name,
-            source=mesh.rid,
-            core=mesh.core,
-        )
+        if ms is None:
+            job = Job(mesh, record, mesh.rid, None, None)
+        else:
+            job = Job(mesh, record, mesh.rid, self, trio.current_time() + ms / 1000)
         await mesh.core.ingress.accept_local(job)
 
     async def reply(self, frames: list[bytes], deadline: float | None) -> bool:

@@ -573,15 +573,8 @@ class RouteMesh:
         command = record.command
         is_request = type(command) is ChannelRequest or type(command) is NodeRequest
         core = self.core
-        job = Job(
-            self.handlers.find(command),
-            record,
-            route=link if is_request else None,
-            deadline=now + command.ms / 1000 if is_request else None,
-            mesh_name=self.name,
-            source=link.rid or "",
-            core=core,
-        )
+        deadline = now + command.ms / 1000 if is_request else None
+        job = Job(self, record, link.rid or "", link if is_request else None, deadline)
         if not core.taking:
             job.refuse(TerminalResult.TERMINATED, FailureCode.NONE, "this host is shutting down")
         core.last_taken = now

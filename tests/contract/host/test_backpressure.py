@@ -298,7 +298,6 @@ async def test_waiting_for_a_permit_ends_without_a_trace(autojump_clock: object,
                     scope.cancel()
                 await quiet()
                 assert n.rt.status.queued_jobs == 4
-                # One that has its permit already when it is cancelled gives it back.
                 release()
                 scopes[2].cancel()
             elif how == "connection closes":
@@ -322,6 +321,33 @@ async def test_waiting_for_a_permit_ends_without_a_trace(autojump_clock: object,
         else:
             assert ends == ["shutting down"] * 3
             assert n.numbers == []
+
+
+@pytest.mark.contract("SA-241")
+async def test_a_permit_given_to_a_caller_that_is_already_cancelled_comes_back(
+    autojump_clock: object, lan: Lan
+) -> None:
+    """Cancelled and served before its task runs again: the permit is returned once, and the message is not sent."""
+    async with lan.node("n", weight=100, job_queue=TEN) as n:
+        held = n.use_up_permits()
+        scope = trio.CancelScope()
+
+        async def send() -> None:
+            with scope:
+                await n.rt.send_to_channel(CHANNEL, Note(1))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await quiet()
+            assert n.rt.status.queued_jobs == 1
+            scope.cancel()
+            held()
+        assert scope.cancelled_caught
+        assert n.rt.status.permits_in_use == 9
+        held.all()
+        await trio.sleep(1)
+        assert n.numbers == []
+        n.assert_nothing_held()
 
 
 @pytest.mark.contract("SA-241")

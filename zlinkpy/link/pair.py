@@ -34,14 +34,14 @@ Phases, derived from the state of the two lanes and never stored:
     READY        close received (not 4)              LEAVING    NotReady, CloseLane(app); the completion lane is read on
     READY        completion lane lost                LEAVING    Send close, NotReady; the application lane is read on
     LEAVING      close received, that lane lost      ENDED      CloseLane what is left, Ended
-    LEAVING      tick at the end of the grace        ENDED      CloseLane what is left, Ended
+    LEAVING      tick at the end of the grace,       ENDED      CloseLane what is left, Ended
+                 answered (no reply is awaited)
     any          close received, lane lost           ENDED      NotReady, CloseLane what is left, Ended
     any          close, fail                         ENDED      Send close, NotReady, CloseLane both, Ended
     not READY    tick at the 5 s deadline            ENDED      CloseLane both, Ended
     ENDED        anything                            -          nothing
 
 `NotReady` appears only where the pair was ready. `close` always travels on the application lane (wire.md §12).
-
 Rejected: a machine per lane and a third one that joins them: each rule here would be a message between machines.
 """
 
@@ -203,7 +203,6 @@ class Pair:
 
     @property
     def ended(self) -> bool:
-        """True after `Ended`."""
         return self._ended
 
     @property
@@ -219,7 +218,6 @@ class Pair:
 
     @property
     def remote_flow(self) -> FlowState:
-        """The peer's receive-flow state; running until it says otherwise."""
         return self._remote_flow
 
     def next_deadline(self) -> float | None:
@@ -284,8 +282,7 @@ class Pair:
     def touch(self, now: float, lane: Lane = Lane.APPLICATION) -> list[Action]:
         """A record that is not ours arrived: it moves the diagnostic last-receive time and no deadline (LV-69, LV-70).
 
-        Before `lane` is admitted such a record is a violation.
-        """
+        Before `lane` is admitted such a record is a violation."""
         if self._ended:
             return []
         if not self._lanes.is_admitted(lane):
@@ -305,6 +302,10 @@ class Pair:
         if self._ready_told and lane is Lane.COMPLETION:
             return self._done(self._leave(failure, Lane.APPLICATION, now))
         return self._done(self._end(failure))
+
+    def answered(self, now: float) -> list[Action]:
+        """No request waits for this peer any more: a pair that only awaited replies is over."""
+        return self._done(self._end(self._leaving.failure)) if self._leaving is not None and self.awaits_replies else []
 
     def violated(self, lane: Lane, error: ProtocolError, now: float) -> list[Action]:
         """A record on `lane` could not be decoded or was not allowed there (LV [D7])."""

@@ -125,6 +125,8 @@ class LaneSink:
         if kind is Reply:
             if link.admitted:
                 self.mesh.requests.reply(link, command, record.parts)
+                if link.ended and not self.mesh.requests.awaits(link):
+                    link.perform(link.pair.answered(self.mesh.now()))
             else:
                 link.violated(
                     self.lane, ProtocolError("reply on a connection that is not admitted", field="prefix.command")

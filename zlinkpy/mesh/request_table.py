@@ -175,6 +175,10 @@ class RequestTable:
             self.route_failed += 1
             self._end(entry, error)
 
+    def awaits(self, route: object) -> bool:
+        """True while a request that was given to `route` has not ended."""
+        return any(entry.route is route for entry in self._entries.values())
+
     def fail_route(self, route: object, error: Callable[[], ZlinkError] | None = None) -> int:
         """The route is gone: end every request that was given to it (LV-140). Returns how many."""
         lost = [entry for entry in self._entries.values() if entry.route is route]

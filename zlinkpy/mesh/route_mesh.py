@@ -516,6 +516,8 @@ class RouteMesh:
         self._rebuild()
         if not link.pair.awaits_replies:
             self.requests.fail_route(link)
+        elif not self.requests.awaits(link):
+            link.perform(link.pair.answered(self.now()))
 
     def link_updated(self, link: PeerLink) -> None:
         """Weights or state of a peer changed."""

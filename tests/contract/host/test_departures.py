@@ -213,3 +213,16 @@ async def test_replies_that_nobody_waits_for_any_more_are_given_up(autojump_cloc
         with pytest.raises(zl.DeadlineExceededError):
             await caller.rt.request_to_node(MESH, "b", Ask(1), timeout=3)
         await until(lambda: server.rt.status.running_jobs == 0, 1)
+
+
+@pytest.mark.parametrize("server_dials", [True, False])
+async def test_an_orderly_stop_waits_for_nobody_who_waits_for_nothing(
+    autojump_clock: object, lan: Lan, server_dials: bool
+) -> None:
+    async with lan.node("a", port=2, peers=[] if server_dials else [1]) as caller:
+        async with lan.node("b", port=1, weight=100, peers=[2] if server_dials else []) as server:
+            await caller.target(1)
+            await caller.rt.request_to_channel(CHANNEL, Ask(1))
+            began = trio.current_time()
+            await server.rt.shutdown()
+        assert trio.current_time() - began < 0.5

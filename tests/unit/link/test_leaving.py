@@ -88,3 +88,14 @@ def test_closing_it_here_ends_it_at_once(role: str) -> None:
     node.lost(COMPLETION, 3.0, "connection reset")
     node.take(node.pair.close(CloseReason.ORDERLY, 3.5), 3.5)
     assert len(node.actions(Ended)) == len(node.actions(NotReady)) == 1
+
+
+@each_role
+def test_when_no_reply_is_awaited_any_more_the_pair_is_over(role: str) -> None:
+    node = ready_node(role)
+    assert node.pair.answered(1.0) == [], "a ready pair does not end because nobody waits for it"
+    node.receive(APP, Close(CloseReason.ORDERLY), 2.0)
+    node.take(node.pair.answered(2.5), 2.5)
+    assert node.end.failure is not None
+    assert node.end.failure.reason is FailureReason.ORDERLY_CLOSE
+    assert node.closed_lanes == {APP, COMPLETION}

@@ -151,6 +151,31 @@ async def test_a_cut_between_hosts_ends_all_their_connections(autojump_clock: Mo
         await other[1].until_records(1)
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known before", "never seen before"])
+async def test_what_arrived_behind_a_pause_outlives_a_cut(autojump_clock: MockClock, known: bool) -> None:
+    network = MemoryNetwork(seed=1, latency=0.5)
+    async with network.transport("a") as near, network.transport("b") as far:
+        reception = Reception()
+        listener = await far.listen("tcp://b:5501", reception.accept)
+        if known:
+            sink, _ = await connect(near, listener, reception)
+            reception.sinks[0].records.clear()
+        else:
+            near.dial(listener.endpoint, sink := Recorder())
+            await sink.until_opened()
+        listener.pause()
+        sink.connection.send([b"arrived"])
+        await trio.sleep(1.0)
+        sink.connection.send([b"under way"])
+        network.cut(("a", "b"))
+        await sink.until_closed()
+        await trio.sleep(1.0)
+        listener.resume()
+        accepted = await reception.until(1)
+        assert await accepted.until_closed() == "disconnected"
+        assert accepted.records == [[b"arrived"]]
+
+
 async def test_a_waiting_sender_hears_of_a_cut(autojump_clock: MockClock) -> None:
     network = MemoryNetwork(seed=1, queue=1)
     async with network.transport("a") as near, network.transport("b") as far:

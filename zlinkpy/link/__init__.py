@@ -31,7 +31,6 @@ from zlinkpy.link.constants import (
     BACKOFF_MAX,
     CHECK_INTERVAL,
     DIAL_DEADLINE,
-    FIRST_RECORD_DEADLINE,
     PEER_DEADLINE,
 )
 from zlinkpy.link.failure import Failure, FailureReason, reason_of_close, reason_of_reject
@@ -46,7 +45,6 @@ __all__ = [
     "BACKOFF_MAX",
     "CHECK_INTERVAL",
     "DIAL_DEADLINE",
-    "FIRST_RECORD_DEADLINE",
     "PEER_DEADLINE",
     "Action",
     "Admitted",

@@ -17,10 +17,6 @@ PEER_DEADLINE: Final = 15.0
 DIAL_DEADLINE: Final = 5.0
 """From a dial to the `admit` of that lane (wire.md §12). Beyond it the attempt ends with `transport_error` (LV-176)."""
 
-FIRST_RECORD_DEADLINE: Final = DIAL_DEADLINE
-"""How long an accepted connection may stay without a `hello`. A dialler has given up by then, so waiting longer only
-keeps descriptors for strangers."""
-
 BACKOFF_FIRST: Final = 0.1
 """Delay before the first retry of an endpoint (wire.md §12)."""
 

@@ -27,6 +27,13 @@ ROTATION_SECONDS = 0.005
 # same bound up to `admit`). An unresolvable host name raises no event in libzmq, so nothing else would end it.
 DIAL_SECONDS = 5.0
 
+# An accepted connection whose first record has not come within this time is dropped. A dialler has given up by then, so
+# waiting longer would only hold descriptors for strangers.
+FIRST_RECORD_SECONDS = DIAL_SECONDS
+
+# How long the records that a paused connection had received before its disconnect wait for `resume`.
+LEFTOVERS_SECONDS = 15.0
+
 # Infrastructure records that may wait behind a full send queue. Probes, acks and flow states are a handful per
 # connection: whoever lets a thousand of them pile up does not read at all, and is disconnected.
 POST_LIMIT = 1024
@@ -47,6 +54,10 @@ class Sink(Protocol):
 
     def closed(self, connection: Connection, cause: str) -> None:
         """The *observed* end of the physical connection, exactly once; nothing follows it.
+
+        Comes behind every record that had arrived before the disconnect, so behind a pause it waits for `resume`, at
+        most LEFTOVERS_SECONDS from the disconnect: what was not taken by then is dropped. Only an owner that has
+        asked for the close gets no more records.
 
         `cause` is a short text for people ("connection refused", "disconnected", "closed here", "dial timed out").
         """
@@ -90,7 +101,11 @@ class Connection(Protocol):
         """
 
     def pause(self) -> None:
-        """Take no further records of this connection. On an accepted connection this is a no-op: see Listener.pause."""
+        """Take no further records of this connection. On an accepted connection this is a no-op: see Listener.pause.
+
+        What arrives stays, also when the peer is gone: `resume` goes on with it, and `closed` comes behind it. Sending
+        ends with the disconnect nevertheless. See `Sink.closed` for how long it stays.
+        """
 
     def resume(self) -> None: ...
 
@@ -109,7 +124,10 @@ class Listener(Protocol):
         """The bound endpoint with its actual port, e.g. ``tcp://127.0.0.1:5501``."""
 
     def pause(self) -> None:
-        """Read no record from any accepted connection: they share one socket (decision 0002)."""
+        """Read no record from any accepted connection: they share one socket (decision 0002).
+
+        What arrives stays as with Connection.pause, and nobody is dropped for want of a first record meanwhile.
+        """
 
     def resume(self) -> None: ...
 
@@ -122,6 +140,8 @@ class Transport(Protocol):
 
     async def listen(self, endpoint: str, accept: Callable[[Connection], Sink]) -> Listener:
         """Bind. `accept` is called once per accepted connection, at its first record, and returns its sink.
+
+        A connection that sends none within FIRST_RECORD_SECONDS is dropped.
 
         Raises ConfigurationError naming the endpoint and the fix when it is malformed, taken or not local.
         """

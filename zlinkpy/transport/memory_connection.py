@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from zlinkpy.transport.interface import POST_LIMIT, Connection, ConnectionClosed, Sink
-from zlinkpy.transport.memory_network import Direction, Wire
+from zlinkpy.transport.interface import (
+    FIRST_RECORD_SECONDS,
+    LEFTOVERS_SECONDS,
+    POST_LIMIT,
+    Connection,
+    ConnectionClosed,
+    Sink,
+)
+from zlinkpy.transport.memory_network import Direction, Parcel, Wire
 from zlinkpy.transport.rotation import Budgets, Turn
 
 if TYPE_CHECKING:
@@ -42,6 +49,9 @@ class MemoryConnection:
         self._closing = False
         self._done = False
         self._paused = False
+        # The peer is gone, and records that had arrived wait for `resume`.
+        self._end_seen = False
+        self._leftovers_until = 0.0
         self._cause: str | None = None
         self._end_sent = False
         self._posts: deque[list[bytes]] = deque()
@@ -158,11 +168,16 @@ class MemoryConnection:
     def next_due(self) -> float | None:
         """When something can be taken; None: nothing is on its way, or not before the network changes."""
         into = self._into
-        if self._done or into is None or not into.parcels or not self._network.passes(into):
+        if self._done or into is None or not into.parcels:
+            return None
+        if self._end_seen and not self._closing:
+            return self._leftovers_until if self.is_paused else into.parcels[0].due
+        if not self._network.passes(into):
             return None
         if self._closing or not self.is_paused:
             return into.parcels[0].due
-        return into.parcels[-1].due if into.ends else None
+        # Paused: an end is seen nevertheless, by an owner who was told of the connection.
+        return into.parcels[-1].due if into.ends and self.met else None
 
     def take_turn(self, budgets: Budgets, now: float) -> bool:
         """Take what is due; True: a bound was reached."""
@@ -174,9 +189,10 @@ class MemoryConnection:
             if due is None or due > now or into is None or wire is None:
                 return False
             if self.is_paused and not self._closing:
-                into.parcels.clear()
-                self._network.took(wire, into)
-                self._ended_by_peer()
+                if self._open and len(into.parcels) > 1:
+                    self._see_end()
+                else:
+                    self._ended_by_peer()
                 return False
             frames = into.parcels.popleft().frames
             if frames is None:
@@ -223,12 +239,31 @@ class MemoryConnection:
 
     def broken(self) -> None:
         """Cut from outside."""
-        if not self._closing:
-            self._stop("disconnected")
-        self._finish_soon(self._cause or "disconnected")
+        if self._end_seen:
+            return
+        into = self._into
+        if into is not None and into.parcels and not self._closing and (self._open or not self.dialled):
+            # What had arrived is handed over first.
+            into.parcels.append(Parcel(trio.current_time(), None))
+            if self._open:
+                self._see_end()
+            return
+        self._ended_by_peer()
+
+    def first_record_due(self) -> None:
+        """The dial was accepted a while ago: end it unless its first record is here, taken or not."""
+        if self.met or self._closing or self._done or self._into is None:
+            return
+        if self._into.parcels and self._into.parcels[0].due <= self._network.arrived_until(self._into):
+            return
+        assert self._listener is not None
+        if self._listener.is_paused:
+            self._listener.overdue[self] = None
+        else:
+            self.close()
 
     def dial_timed_out(self) -> None:
-        if not self._open and not self._closing and not self._done:
+        if not self._open and not self._closing and not self._done and not self._end_seen:
             self._stop("dial timed out")
             self._drop_wire()
             self._finish_soon("dial timed out")
@@ -256,19 +291,31 @@ class MemoryConnection:
             self._tell_opened()
 
     def _stop(self, cause: str) -> None:
-        self._open = False
         self._closing = True
         self._cause = cause
         self._network.give_up(self)
+        self._stop_sending()
+
+    def _stop_sending(self) -> None:
+        self._open = False
         while self._waiters:
             trio.lowlevel.reschedule(self._waiters.popleft())
+
+    def _see_end(self) -> None:
+        """The peer is gone: no more sending, and its records wait for `resume`."""
+        self._end_seen = True
+        self._leftovers_until = trio.current_time() + LEFTOVERS_SECONDS
+        self._cause = self._cause or "disconnected"
+        self._posts.clear()
+        self._stop_sending()
+        self.transport.expect(self)
 
     def _drop_wire(self) -> None:
         """Give up what is not delivered; the peer learns of the end."""
         self._posts.clear()
         if self._wire is not None and self._out is not None and not self._out.mute:
-            self._out.parcels.clear()
-            self._end_sent = False
+            self._network.lose_what_is_under_way(self._out)
+            self._end_sent = self._out.ends
             self._send_end()
 
     def _send_end(self) -> None:
@@ -334,6 +381,8 @@ class MemoryListener:
         self._endpoint = endpoint
         self._accept = accept
         self._ends: dict[MemoryConnection, None] = {}
+        # Without a first record in time while nothing was read: looked at again at `resume`.
+        self.overdue: dict[MemoryConnection, None] = {}
         self._nobody_left = trio.Event()
         self.is_paused = False
         self._closing = False
@@ -348,6 +397,9 @@ class MemoryListener:
 
     def resume(self) -> None:
         self.is_paused = False
+        overdue, self.overdue = self.overdue, {}
+        for end in overdue:
+            self.transport.at(trio.current_time(), end.first_record_due)
         self.transport.look()
 
     def accepted_end(self) -> MemoryConnection:
@@ -355,6 +407,7 @@ class MemoryListener:
         end = MemoryConnection(self.transport, self._endpoint, None, self)
         self._ends[end] = None
         self.transport.adopt(end)
+        self.transport.at(trio.current_time() + FIRST_RECORD_SECONDS, end.first_record_due)
         return end
 
     def present(self, end: MemoryConnection) -> bool:
@@ -373,6 +426,7 @@ class MemoryListener:
 
     def forget(self, end: MemoryConnection) -> None:
         self._ends.pop(end, None)
+        self.overdue.pop(end, None)
         if not self._ends:
             self._nobody_left.set()
 

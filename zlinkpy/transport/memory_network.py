@@ -105,7 +105,8 @@ class MemoryNetwork:
         self._queue = queue
         self._delays: dict[frozenset[str], Latency] = {}
         self._silenced: set[tuple[str, str]] = set()
-        self._partitioned: set[frozenset[str]] = set()
+        # Each with the time since when nothing arrives.
+        self._partitioned: dict[frozenset[str], float] = {}
         self._refusing: set[str] = set()
         self._hanging: set[str] = set()
         self._transports: dict[str, MemoryTransport] = {}
@@ -129,7 +130,10 @@ class MemoryNetwork:
         self.note("delay", a, b, seconds)
 
     def cut(self, what: Connection | tuple[str, str]) -> None:
-        """Break one connection, or all between two hosts: both ends observe it, what is under way is lost."""
+        """Break one connection, or all between two hosts: both ends observe it, what is under way is lost.
+
+        What arrived before is handed over first.
+        """
         if isinstance(what, tuple):
             wires = [wire for wire in self._wires if {wire.forth.sender, wire.forth.receiver} == set(what)]
             self.note("cut", *what)
@@ -138,7 +142,7 @@ class MemoryNetwork:
             self.note("cut", what.id)
         for wire in wires:
             for direction in (wire.forth, wire.back):
-                direction.parcels.clear()
+                self.lose_what_is_under_way(direction)
                 direction.mute = True
             del self._wires[wire]
             wire.dialler.broken()
@@ -157,7 +161,7 @@ class MemoryNetwork:
 
     def partition(self, a: str, b: str) -> None:
         """Hold everything between the two until `heal`."""
-        self._partitioned.add(frozenset((a, b)))
+        self._partitioned.setdefault(frozenset((a, b)), trio.current_time())
         self.note("partition", a, b)
 
     def heal(self) -> None:
@@ -223,6 +227,15 @@ class MemoryNetwork:
     def passes(self, direction: Direction) -> bool:
         """Whether what is due may arrive now."""
         return frozenset((direction.sender, direction.receiver)) not in self._partitioned
+
+    def arrived_until(self, direction: Direction) -> float:
+        """What was due by then is at the receiver's door, taken or not."""
+        return self._partitioned.get(frozenset((direction.sender, direction.receiver)), trio.current_time())
+
+    def lose_what_is_under_way(self, direction: Direction) -> None:
+        arrived_until = self.arrived_until(direction)
+        while direction.parcels and direction.parcels[-1].due > arrived_until:
+            direction.parcels.pop()
 
     def push(self, wire: Wire, direction: Direction, frames: list[bytes] | None) -> None:
         """Put a record or the end of the stream on its way. The caller has looked for room."""

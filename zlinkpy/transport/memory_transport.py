@@ -2,8 +2,8 @@
 
 It keeps what the layers above can observe: whole records in order, a bounded send queue, `opened` before the first
 record, the `closed` that follows from a close and comes once, records that arrived before a disconnect handed over
-first, a paused connection closed at once, fair rotations with the same bounds. It has no handshake bytes and no limit
-on frames. See `memory_network` for latency and faults.
+first, behind a pause too, an accepted connection dropped that says nothing, fair rotations with the same bounds. It
+has no handshake bytes and no limit on frames. See `memory_network` for latency and faults.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ A dialled connection owns a ROUTER socket that is used once. Its life:
          +--failed, timed out---+--disconnect seen, then what was received is read--> closed
 
 Received before sent away: at an observed disconnect the records that had arrived are handed over first and `closed`
-comes behind them, so that a peer's last words count (LV-119). A paused connection has said that it takes none: it
-gets `closed` at once.
+comes behind them, so that a peer's last words count (LV-119). A paused connection takes them later: they wait for
+`resume`, `LEFTOVERS_SECONDS` at most, so that an owner that never resumes holds no socket for ever. An owner that has
+asked for the close gets none of them.
 
 Sending happens frame by frame with `SNDMORE | NOBLOCK`: a third of the cost of `send_multipart`.
 """
@@ -24,7 +25,7 @@ from enum import Enum, auto
 import trio
 import zmq
 
-from zlinkpy.transport.interface import DIAL_SECONDS, POST_LIMIT, Connection, ConnectionClosed, Sink
+from zlinkpy.transport.interface import DIAL_SECONDS, LEFTOVERS_SECONDS, POST_LIMIT, Connection, ConnectionClosed, Sink
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import ReceiveStage, Source, TurnEnd
 from zlinkpy.transport.rotation import Budgets, Turn
@@ -330,6 +331,7 @@ class DialledConnection(PhysicalConnection):
         self._forget = forget
         self._paused = False
         self._ended: str | None = None
+        self._leftovers_until = 0.0
         self._linger_until = 0.0
         stage.add(self, self._socket_fd, monitor.fd)
         stage.at(stage.clock() + DIAL_SECONDS, self._dial_timed_out)
@@ -344,7 +346,7 @@ class DialledConnection(PhysicalConnection):
 
     def pause(self) -> None:
         self._paused = True
-        if self._ended is not None:
+        if self._ended is not None and self._stage.clock() >= self._leftovers_until:
             self._stage.chore(self._finish)
 
     def resume(self) -> None:
@@ -358,7 +360,8 @@ class DialledConnection(PhysicalConnection):
         socket = self._socket
         if self._takes_none():
             # Pending events are processed all the same: room for blocked senders, and a descriptor that comes to rest.
-            pending_events(socket)
+            if not pending_events(socket) & _POLLIN:
+                self._finish()
             return TurnEnd.PAUSED
         receive = socket.recv
         sink = self._sink
@@ -368,8 +371,7 @@ class DialledConnection(PhysicalConnection):
             try:
                 receive(_NOBLOCK)  # the routing id: our own alias, every time
             except zmq.Again:
-                if self._ended is not None:
-                    self._finish()
+                self._finish()
                 return TurnEnd.EMPTY
             # A Frame says whether more follow; asking the socket costs twice as much as the copy out of the frame.
             part = receive(_NOBLOCK, False)
@@ -425,10 +427,12 @@ class DialledConnection(PhysicalConnection):
         if self._ended is not None or self._phase is Phase.CLOSED or self._socket_is_gone:
             return
         self._ended = cause
-        leftovers_matter = self._phase is Phase.OPEN and not self._paused
+        leftovers_matter = self._phase is Phase.OPEN
         self._stop_sending()
         self._posts.clear()
         if leftovers_matter:
+            self._leftovers_until = self._stage.clock() + LEFTOVERS_SECONDS
+            self._stage.at(self._leftovers_until, self._leftovers_over)
             self._stage.schedule(self)
         else:
             self._stage.chore(self._finish)
@@ -478,8 +482,13 @@ class DialledConnection(PhysicalConnection):
         if self._phase is Phase.CONNECTING:
             self.disconnected("dial timed out")
 
+    def _leftovers_over(self) -> None:
+        # Who is reading them gets to their end.
+        if self._paused:
+            self._finish()
+
     def _finish(self) -> None:
-        """Report an end that was observed from outside."""
+        """Report an end that was observed from outside, if there was one."""
         if self._phase is not Phase.CLOSED and self._ended is not None:
             self._close_socket()
             self._tell_closed(self._ended)

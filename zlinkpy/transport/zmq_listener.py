@@ -7,7 +7,7 @@ read first, then the id is bound. Should the record of a dead connection be read
 one, it is bound to the new one at first; the next unknown id on that descriptor settles it (`_claim`).
 
 Closing one connection has no call in libzmq. A duplicate of the descriptor is shut down, after a check that the
-descriptor still means the socket it meant at the first record; the disconnect follows from that. There is no way to
+descriptor still means the socket it meant when it was accepted; the disconnect follows from that. There is no way to
 see when libzmq has written everything, so a close with linger waits for the *peer* to hang up, which a peer that read
 a `close` record does, and shuts down at the end of that time. Rejected: shutting down when the kernel's send queue is
 empty; it is empty too while libzmq has not written yet.
@@ -16,8 +16,10 @@ Records of one socket are fair-queued: each connection with input is served once
 connection whose disconnect was seen is read to its end once as many records came from others as there are
 connections.
 
-An accepted connection that never sends a record is invisible above. Paused, the listener reads nothing: a disconnect
-is then reported at once, and what the peer had sent is dropped.
+An accepted connection is invisible above until its first record. One that sends none in time is a stranger and is shut
+down, or silent connections would use up the descriptors of the process. It is judged only when everything that had
+arrived was read, so that neither a pause nor a busy loop passes for a silent peer. Behind a paused listener the records
+of a peer that is gone wait like those of a dialled connection.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import zmq
 from attrs import define
 
 from zlinkpy.errors import InternalFailureError
-from zlinkpy.transport.interface import Connection, Sink
+from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, Connection, Sink
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
 from zlinkpy.transport.rotation import Budgets, SharedTurn
@@ -59,14 +61,14 @@ class Descriptor:
     """One accepted TCP or ipc connection, from `ACCEPTED` to `DISCONNECTED`."""
 
     fd: int
+    identity: tuple[object, int] | None
     connection: AcceptedConnection | None = None
 
 
 def socket_identity(fd: int) -> tuple[object, int] | None:
     """What tells the socket behind `fd` from any other that gets the number later. None: it is gone already."""
-    try:
-        duplicate = network.socket(fileno=os.dup(fd))
-    except OSError:
+    duplicate = _duplicate(fd)
+    if duplicate is None:
         return None
     with duplicate:
         return _identity_of(duplicate)
@@ -74,9 +76,8 @@ def socket_identity(fd: int) -> tuple[object, int] | None:
 
 def shut_down(fd: int, identity: tuple[object, int] | None) -> None:
     """End the connection behind `fd` if it is still the one that had `identity`."""
-    try:
-        duplicate = network.socket(fileno=os.dup(fd))
-    except OSError:
+    duplicate = _duplicate(fd)
+    if duplicate is None:
         return
     with duplicate:
         if identity is not None and _identity_of(duplicate) == identity:
@@ -85,6 +86,19 @@ def shut_down(fd: int, identity: tuple[object, int] | None) -> None:
             except OSError:
                 # The peer was faster; the disconnect is on its way.
                 return
+
+
+def _duplicate(fd: int) -> network.socket | None:
+    try:
+        number = os.dup(fd)
+    except OSError:
+        return None
+    try:
+        return network.socket(fileno=number)
+    except OSError:
+        # The number means a file or a pipe by now.
+        os.close(number)
+        return None
 
 
 def _identity_of(duplicate: network.socket) -> tuple[object, int] | None:
@@ -108,7 +122,6 @@ class AcceptedConnection(PhysicalConnection):
         self._listener = listener
         self._phase = Phase.OPEN
         self.descriptor = descriptor
-        self.identity = socket_identity(descriptor.fd) if descriptor is not None else None
         self.ended: str | None = None
         self.last_record = 0
 
@@ -191,7 +204,7 @@ class AcceptedConnection(PhysicalConnection):
 
     def _shut_down(self) -> None:
         if self._phase is not Phase.CLOSED and self.descriptor is not None and self.descriptor.connection is self:
-            shut_down(self.descriptor.fd, self.identity)
+            shut_down(self.descriptor.fd, self.descriptor.identity)
 
     def _became_blocked(self) -> None:
         self._listener.blocked_now(self)
@@ -223,7 +236,10 @@ class ZmqListener:
         self._nobody_lingers = trio.Event()
         self._live: dict[int, Descriptor] = {}
         self._by_id: dict[bytes, AcceptedConnection] = {}
-        self._ending: dict[AcceptedConnection, None] = {}
+        # Until when those of them that a pause keeps from being read to their end may wait.
+        self._ending: dict[AcceptedConnection, float] = {}
+        # Without a record in time, with the count of records at which that was noticed.
+        self._overdue: dict[Descriptor, int] = {}
         # Ids whose frames are dropped, with the count of records at which they retired.
         self._retired: dict[bytes, int] = {}
         self._blocked: dict[AcceptedConnection, None] = {}
@@ -253,8 +269,9 @@ class ZmqListener:
 
     def pause(self) -> None:
         self._paused = True
-        for connection in list(self._ending):
-            self._stage.chore(partial(self.finish, connection))
+        for connection, until in self._ending.items():
+            if self._stage.clock() >= until:
+                self._stage.chore(partial(self.finish, connection))
 
     def resume(self) -> None:
         if self._paused:
@@ -266,7 +283,8 @@ class ZmqListener:
     def take_turn(self, budgets: Budgets, clock: Callable[[], float]) -> TurnEnd:
         socket = self._socket
         if self._paused:
-            pending_events(socket)
+            if not pending_events(socket) & _POLLIN and self._carry_over is None:
+                self._finish_the_ended()
             return TurnEnd.PAUSED
         receive = socket.recv
         by_id = self._by_id
@@ -336,7 +354,7 @@ class ZmqListener:
         if self._closing:
             self._retired[routing_id] = self._taken
             if descriptor is not None:
-                shut_down(fd, socket_identity(fd))
+                shut_down(fd, descriptor.identity)
             return None
         connection = self._claim(descriptor, routing_id)
         try:
@@ -370,11 +388,14 @@ class ZmqListener:
     def ending(self, connection: AcceptedConnection) -> None:
         """Its disconnect was seen: read what it had sent, then tell its sink."""
         connection.last_record = self._taken
+        self._ending[connection] = until = self._stage.clock() + LEFTOVERS_SECONDS
+        self._stage.at(until, partial(self._leftovers_over, connection))
+        self._stage.schedule(self)
+
+    def _leftovers_over(self, connection: AcceptedConnection) -> None:
+        # Who is reading them gets to their end.
         if self._paused:
-            self._stage.chore(partial(self.finish, connection))
-        else:
-            self._ending[connection] = None
-            self._stage.schedule(self)
+            self.finish(connection)
 
     def finish(self, connection: AcceptedConnection) -> None:
         """Forget a connection whose end was observed, and tell its sink."""
@@ -393,9 +414,14 @@ class ZmqListener:
 
     def _everything_was_read(self) -> None:
         """The socket was empty: no frame of a disconnected peer can follow."""
+        self._finish_the_ended()
+        self._retired.clear()
+        while self._overdue:
+            self._drop_silent(self._overdue.popitem()[0])
+
+    def _finish_the_ended(self) -> None:
         for connection in list(self._ending):
             self.finish(connection)
-        self._retired.clear()
 
     def _finish_what_was_read(self) -> None:
         """Under load the socket is never empty: go by the fair queue instead."""
@@ -406,6 +432,24 @@ class ZmqListener:
                 self.finish(connection)
         if len(self._retired) > lap:
             self._retired = {key: at for key, at in self._retired.items() if self._taken - at <= lap}
+        for descriptor in [each for each, at in self._overdue.items() if self._taken - at > lap + len(self._live)]:
+            del self._overdue[descriptor]
+            self._drop_silent(descriptor)
+
+    # -- connections that say nothing
+
+    def _first_record_due(self, descriptor: Descriptor) -> None:
+        if self._is_silent(descriptor):
+            self._overdue[descriptor] = self._taken
+            self._stage.schedule(self)
+
+    def _drop_silent(self, descriptor: Descriptor) -> None:
+        if self._is_silent(descriptor):
+            LOGGER.debug("a connection at %s sent no record in time; it is shut down", self._endpoint)
+            shut_down(descriptor.fd, descriptor.identity)
+
+    def _is_silent(self, descriptor: Descriptor) -> bool:
+        return descriptor.connection is None and self._live.get(descriptor.fd) is descriptor
 
     # -- senders that wait
 
@@ -435,7 +479,8 @@ class ZmqListener:
     def observe(self) -> None:
         for event, fd in self._monitor.drain():
             if event is MonitorEvent.ACCEPTED:
-                self._live[fd] = Descriptor(fd)
+                self._live[fd] = accepted = Descriptor(fd, socket_identity(fd))
+                self._stage.at(self._stage.clock() + FIRST_RECORD_SECONDS, partial(self._first_record_due, accepted))
             elif event is MonitorEvent.DISCONNECTED:
                 descriptor = self._live.pop(fd, None)
                 if descriptor is not None and descriptor.connection is not None:

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from tests.contract.transport.worlds import PATIENCE, Reception, Recorder, World, eventually
 from zlinkpy.transport import Connection, ConnectionClosed, Listener
-from zlinkpy.transport.interface import POST_LIMIT
+from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, POST_LIMIT
 
 # Large enough that a handful fills the kernel's buffers, so that a full queue is reached soon.
 BULK = b"x" * 400_000
@@ -258,15 +258,133 @@ async def test_a_pause_from_within_the_sink_ends_the_turn(world: World, clock: M
             link.gate.resume()
 
 
-async def test_a_paused_connection_hears_of_its_end_at_once(world: World, clock: MockClock, direction: str) -> None:
+async def leave_words(link: Link) -> Connection:
+    """Have 900 records arrive at a receiver that is stopped and their sender hang up; the receiver sees that."""
+    receiving = link.receiver.connection
+    assert receiving is not None
+    for number in range(900):
+        assert link.sender.send([b"%d" % number])
+    link.sender.close(linger=1.0)
+    await eventually(lambda: not receiving.is_open)
+    return receiving
+
+
+WORDS = [[b"%d" % number] for number in range(900)]
+
+
+async def test_what_arrived_behind_a_pause_outlives_its_sender(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
         link = await connect(stack, world, direction, queue=1000)
         link.gate.pause()
-        for _ in range(10):
-            link.sender.send([b"unread"])
-        link.sender.close(linger=1.0)
-        assert await link.receiver.until_closed() == "disconnected"
+        receiving = await leave_words(link)
+        with pytest.raises(ConnectionClosed):
+            receiving.send([b"anybody?"])
+        with pytest.raises(ConnectionClosed):
+            await receiving.wait_writable()
+        # Longer than a dial, and than a linger, may take.
+        await trio.sleep(LEFTOVERS_SECONDS / 2)
         assert link.receiver.records == []
+        assert link.receiver.cause is None
+        link.gate.resume()
+        assert await link.receiver.until_closed(within=5.0) == "disconnected"
+        assert link.receiver.records == WORDS
+
+
+async def test_a_pause_while_leftovers_are_read_loses_nothing(world: World, clock: MockClock, direction: str) -> None:
+    async with AsyncExitStack() as stack:
+        link = await connect(stack, world, direction, queue=1000)
+
+        def pause_every_third_hundred(connection: Connection, frames: list[bytes]) -> None:
+            if len(link.receiver.records) % 300 == 0:
+                link.gate.pause()
+
+        link.receiver._on_record = pause_every_third_hundred
+        link.gate.pause()
+        await leave_words(link)
+        for reached in (300, 600, 900):
+            link.gate.resume()
+            await link.receiver.until_records(reached)
+            await trio.sleep(0.2)
+            assert len(link.receiver.records) == reached
+        link.gate.resume()
+        await link.receiver.until_closed(within=5.0)
+        assert link.receiver.records == WORDS
+
+
+async def test_a_pause_that_stays_drops_leftovers_in_the_end(world: World, clock: MockClock, direction: str) -> None:
+    async with AsyncExitStack() as stack:
+        link = await connect(stack, world, direction, queue=1000)
+        link.gate.pause()
+        await leave_words(link)
+        seen = trio.current_time()
+        assert await link.receiver.until_closed(within=LEFTOVERS_SECONDS + 2) == "disconnected"
+        assert trio.current_time() - seen > LEFTOVERS_SECONDS - 1
+        assert link.receiver.records == []
+        link.gate.resume()
+
+
+async def test_a_pause_after_the_time_of_leftovers_ends_them(world: World, clock: MockClock, direction: str) -> None:
+    async with AsyncExitStack() as stack:
+        link = await connect(stack, world, direction, queue=1000)
+        link.gate.pause()
+        await leave_words(link)
+
+        def read_slowly(connection: Connection, frames: list[bytes]) -> None:
+            if len(link.receiver.records) == 1:
+                # Whoever reads when their time is over reads on.
+                clock.jump(LEFTOVERS_SECONDS)
+            elif len(link.receiver.records) == 500:
+                link.gate.pause()
+
+        link.receiver._on_record = read_slowly
+        link.gate.resume()
+        await link.receiver.until_closed(within=LEFTOVERS_SECONDS + 3)
+        assert link.receiver.records == WORDS[:500]
+
+
+async def test_an_owner_that_closes_gets_no_leftovers(world: World, clock: MockClock, direction: str) -> None:
+    async with AsyncExitStack() as stack:
+        link = await connect(stack, world, direction, queue=1000)
+        link.gate.pause()
+        receiving = await leave_words(link)
+        receiving.close(linger=5.0)
+        assert await link.receiver.until_closed(within=1.0) == "disconnected"
+        link.gate.resume()
+        await trio.sleep(0.1)
+        assert link.receiver.records == []
+
+
+async def test_a_paused_connection_that_left_nothing_is_closed_at_once(
+    world: World, clock: MockClock, direction: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        link = await connect(stack, world, direction, queue=1000)
+        link.gate.pause()
+        link.sender.close()
+        assert await link.receiver.until_closed(within=3.0) == "disconnected"
+
+
+async def test_a_first_record_behind_a_paused_listener_outlives_its_sender(world: World, clock: MockClock) -> None:
+    async with AsyncExitStack() as stack:
+        link = await connect(stack, world, "dialled sends", queue=1000)
+        far = world.transports[1]
+        reception = Reception()
+        listener = await far.listen(world.endpoint(), reception.accept)
+        listener.pause()
+        sink = Recorder()
+        stranger = world.transports[0].dial(listener.endpoint, sink)
+        await sink.until_opened()
+        stranger.send([b"hello"])
+        stranger.send([b"close"])
+        stranger.close(linger=0.5)
+        await sink.until_closed()
+        await trio.sleep(FIRST_RECORD_SECONDS + 2)
+        assert not reception.sinks
+        listener.resume()
+        accepted = await reception.until(1)
+        await accepted.until_closed(within=3.0)
+        assert accepted.records == [[b"hello"], [b"close"]]
+        assert link.sender.is_open
 
 
 async def test_a_paused_connection_still_sends(world: World, clock: MockClock, direction: str) -> None:

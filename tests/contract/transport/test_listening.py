@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from tests.contract.transport.worlds import Reception, Recorder, World, echo
 from zlinkpy.errors import ConfigurationError
+from zlinkpy.transport.interface import FIRST_RECORD_SECONDS
 
 
 async def test_port_zero_becomes_an_actual_port(world: World, clock: MockClock) -> None:
@@ -92,3 +94,50 @@ async def test_what_only_a_listener_can_use_is_not_dialled(world: World, clock: 
     async with world.host("a") as host:
         with pytest.raises(ConfigurationError, match="cannot be dialled"):
             host.dial(endpoint, Recorder())
+
+
+async def test_a_connection_that_says_nothing_is_dropped(world: World, clock: MockClock) -> None:
+    async with world.host("a") as near, world.host("b") as far:
+        reception = Reception(echo)
+        listener = await far.listen(world.endpoint(), reception.accept)
+        silent, talkative, late = Recorder(), Recorder(), Recorder()
+        for sink in (silent, talkative, late):
+            near.dial(listener.endpoint, sink)
+            await sink.until_opened()
+        started = trio.current_time()
+        assert talkative.connection is not None
+        talkative.connection.send([b"hello"])
+        await trio.sleep(FIRST_RECORD_SECONDS - 1.5)
+        assert late.connection is not None
+        late.connection.send([b"just in time"])
+        assert await silent.until_closed(within=3.0) == "disconnected"
+        assert FIRST_RECORD_SECONDS - 1 < trio.current_time() - started < FIRST_RECORD_SECONDS + 1
+        await trio.sleep(1)
+        for sink in (talkative, late):
+            assert sink.cause is None
+            assert sink.connection is not None
+            sink.connection.send([b"more"])
+            await sink.until_records(2)
+        assert len(reception.sinks) == 2
+
+
+async def test_a_paused_listener_judges_nobody_until_it_has_read(world: World, clock: MockClock) -> None:
+    async with world.host("a") as near, world.host("b") as far:
+        reception = Reception(echo)
+        listener = await far.listen(world.endpoint(), reception.accept)
+        listener.pause()
+        silent, unheard = Recorder(), Recorder()
+        for sink in (silent, unheard):
+            near.dial(listener.endpoint, sink)
+            await sink.until_opened()
+        assert unheard.connection is not None
+        unheard.connection.send([b"hello"])
+        await trio.sleep(FIRST_RECORD_SECONDS + 2)
+        assert silent.cause is None
+        assert unheard.cause is None
+        listener.resume()
+        assert await silent.until_closed(within=1.0) == "disconnected"
+        await unheard.until_records(1)
+        await trio.sleep(1)
+        assert unheard.cause is None
+        assert len(reception.sinks) == 1

@@ -20,6 +20,7 @@ from tests.integration.transport.conftest import Host
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.errors import InternalFailureError
 from zlinkpy.transport import Connection, ConnectionClosed, ZmqTransport, readiness, zmq_transport
+from zlinkpy.transport.interface import FIRST_RECORD_SECONDS
 from zlinkpy.transport.readiness import EpollReadiness, SelectorReadiness, WatcherReadiness
 from zlinkpy.transport.zmq_listener import AcceptedConnection, shut_down, socket_identity
 
@@ -319,6 +320,84 @@ def test_shutting_down_spares_a_descriptor_that_changed_hands() -> None:
             os.close(fd)
         assert socket_identity(fd) is None
         shut_down(fd, identity)
+
+
+def test_a_number_that_means_no_socket_any_more_is_let_be() -> None:
+    reader, writer = os.pipe()
+    held = len(os.listdir("/dev/fd"))
+    try:
+        assert socket_identity(reader) is None
+        shut_down(reader, (("127.0.0.1", 1), 1))
+        os.write(writer, b"still open")
+        assert os.read(reader, 100) == b"still open"
+        assert len(os.listdir("/dev/fd")) == held
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+async def test_strangers_that_stay_silent_hold_no_descriptors(host: Host, fast_clock: MockClock) -> None:
+    async with host() as near, host() as far:
+        reception = Reception(echo)
+        listener: Any = await far.listen("tcp://127.0.0.1:0", reception.accept)
+        sink = Recorder()
+        connection = near.dial(listener.endpoint, sink)
+        await sink.until_opened()
+        connection.send([b"hello"])
+        await sink.until_records(1)
+        strangers = [socket.create_connection(address_of(listener.endpoint)) for _ in range(20)]
+        for stranger in strangers:
+            # The whole handshake of ZMTP 3, and not a word more.
+            stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
+            stranger.sendall(b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER")
+        await eventually(lambda: len(listener._live) == 21)
+        held = len(os.listdir("/dev/fd"))
+        await trio.sleep(FIRST_RECORD_SECONDS - 2)
+        assert len(listener._live) == 21
+        await eventually(lambda: len(listener._live) == 1)
+        await eventually(lambda: len(os.listdir("/dev/fd")) == held - 20)
+        for stranger in strangers:
+            stranger.close()
+        connection.send([b"still here"])
+        await sink.until_records(2)
+        assert len(reception.sinks) == 1
+
+
+async def test_a_silent_stranger_is_dropped_in_the_middle_of_a_flood(host: Host, fast_clock: MockClock) -> None:
+    async with host(receive_queue=100_000) as far, host() as near:
+        dropped_after: list[int] = []
+        reception = Reception()
+        listener: Any = await far.listen("tcp://127.0.0.1:0", reception.accept)
+        context: zmq.Context[Any] = zmq.Context()
+        flooder = context.socket(zmq.DEALER)
+        flooder.linger = 5000
+        flooder.sndhwm = 0
+        flooder.connect(listener.endpoint)
+        flooder.send(b"hello")
+        flooding = await reception.until(1)
+
+        def note(connection: Connection, frames: list[bytes]) -> None:
+            if not dropped_after and not listener._overdue:
+                dropped_after.append(len(flooding.records))
+
+        flooding._on_record = note
+        silent = Recorder()
+        near.dial(listener.endpoint, silent)
+        await silent.until_opened()
+        listener.pause()
+        flood = 20_000
+        for _ in range(flood):
+            flooder.send(b"flood")
+        await eventually(lambda: len(listener._overdue) == 1)
+        block_the_loop(0.05)
+        listener.resume()
+        assert await silent.until_closed() == "disconnected"
+        assert dropped_after
+        assert 1 < dropped_after[0] < 1000
+        flooder.close()
+        context.term()
+        await flooding.until_closed()
+        assert len(flooding.records) == flood + 1
 
 
 @pytest.mark.parametrize("number", sorted(zmq_transport._BIND_FIXES))

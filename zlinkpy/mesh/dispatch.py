@@ -9,7 +9,7 @@ that job alone. Local calls make the same jobs with another way back, so queue, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -199,25 +199,44 @@ class Job:
         """Answer with `result` when the turn comes, without running the handler."""
         self.refusal = (result, code, why)
 
-    async def run(self) -> None:
-        """Take the turn. Raises nothing but trio.Cancelled."""
-        handler = self.handler
-        route = self.route
+    def run(self) -> Coroutine[Any, Any, None] | None:
+        """Take the turn. Returns what is left of it where something has to be waited for: an async handler, a reply.
+
+        A one-way message for a plain function is over when this returns; it is spared a coroutine.
+        """
+        message = self._message()
         if self.refusal is not None:
-            await self._refuse(*self.refusal)
-            return
+            return self._refuse(*self.refusal)
+        handler = self.handler
+        assert handler is not None
+        if handler.is_async or self.route is not None:
+            return self._handle(handler, message)
+        try:
+            handler.call(message, self.context() if handler.wants_context else None)
+        except BaseException as error:  # noqa: BLE001 - sorted in _failed
+            self._failed(handler, error)
+        return None
+
+    def _message(self) -> Any:
+        """The decoded message, or None with `refusal` set."""
+        handler = self.handler
+        if self.refusal is not None:
+            return None
         if handler is None:
-            await self._refuse(TerminalResult.NOT_FOUND, FailureCode.HANDLER_NOT_FOUND, "no handler is registered")
-            return
+            self.refuse(TerminalResult.NOT_FOUND, FailureCode.HANDLER_NOT_FOUND, "no handler is registered")
+            return None
         if self.deadline is not None and trio.current_time() >= self.deadline:
             # Its caller has already got DeadlineExceeded; doing the work now would only delay work somebody waits for.
-            await self._refuse(TerminalResult.TIMED_OUT, FailureCode.NONE, "its deadline passed while it was queued")
-            return
+            self.refuse(TerminalResult.TIMED_OUT, FailureCode.NONE, "its deadline passed while it was queued")
+            return None
         try:
-            message = handler.decode(self.command.payload.content_type, self.record.parts[0])
+            return handler.decode(self.command.payload.content_type, self.record.parts[0])
         except ProtocolError as error:
-            await self._refuse(TerminalResult.PROTOCOL_ERROR, FailureCode.PAYLOAD_DECODE_FAILED, str(error))
-            return
+            self.refuse(TerminalResult.PROTOCOL_ERROR, FailureCode.PAYLOAD_DECODE_FAILED, str(error))
+            return None
+
+    async def _handle(self, handler: Handler, message: Any) -> None:
+        route = self.route
         try:
             result = handler.call(message, self.context() if handler.wants_context else None)
             if handler.is_async:
@@ -225,16 +244,8 @@ class Job:
             if route is None:
                 return
             frames = self._reply_frames(handler, result)
-        except BaseException as error:
-            if not is_failure(error):
-                raise
-            self.mesh.core.telemetry.counter(
-                catalogue.HANDLER_FAILURES,
-                mesh_name=self.mesh.name,
-                surface=self.surface,
-                message_kind="request" if route else "send",
-            )
-            log.exception("handler %s failed", handler.label, extra=self._fields("handler_failed"))
+        except BaseException as error:  # noqa: BLE001 - sorted in _failed
+            self._failed(handler, error)
             if route is not None:
                 await self._answer(*failure_of(error))
             return
@@ -244,6 +255,18 @@ class Job:
                 handler.label,
                 extra=self._fields("requester_gone"),
             )
+
+    def _failed(self, handler: Handler, error: BaseException) -> None:
+        """Count and log what the handler raised; re-raise what is not its own (SA-199, SA-253)."""
+        if not is_failure(error):
+            raise error
+        self.mesh.core.telemetry.counter(
+            catalogue.HANDLER_FAILURES,
+            mesh_name=self.mesh.name,
+            surface=self.surface,
+            message_kind="request" if self.route else "send",
+        )
+        log.error("handler %s failed", handler.label, exc_info=error, extra=self._fields("handler_failed"))
 
     def _reply_frames(self, handler: Handler, result: Any) -> list[bytes]:
         reply_type = handler.reply_type

@@ -1,21 +1,75 @@
-"""``zlink store``: the embedded store in the foreground, for development on one machine."""
+"""``zlink store``: the embedded store in the foreground, and the rows that dead nodes left in any store."""
 
 from __future__ import annotations
 
 import click
 import trio
 
+from zlinkpy.cli.exit_codes import EPILOG
 from zlinkpy.cli.failures import ReportingCommand
-from zlinkpy.cli.options import json_option
+from zlinkpy.cli.options import json_option, required_store, store_option
 from zlinkpy.cli.output import Output
-from zlinkpy.cli.stopping import StopSignals, cancel_when
+from zlinkpy.cli.stopping import StopSignals, cancel_when, run_until_done
+from zlinkpy.location import open_store
 from zlinkpy.location.embedded import serve_embedded
+from zlinkpy.location.maintenance import Cleaned, clean_nodes
+from zlinkpy.location.open import store_label
 
 
-@click.command("store", cls=ReportingCommand, short_help="Run the embedded store in the foreground.")
+class _StoreGroup(click.Group):
+    """``zlink store PATH`` is short for ``zlink store run PATH``; a directory called like a command is ./command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("store", cls=_StoreGroup, epilog=EPILOG, short_help="Run the embedded store, or clean a store.")
+def store() -> None:
+    """The Location Store: `zlink store PATH` keeps the embedded one in directory PATH running in the foreground;
+    `zlink store clean` removes the rows of nodes that will not come back."""
+
+
+@store.command("clean", cls=ReportingCommand, short_help="Remove the rows of dead nodes.")
+@store_option
+@click.option("--mesh", metavar="NAME", help="Only this mesh.")
+@json_option
+def clean(store: str | None, mesh: str | None, as_json: bool) -> None:
+    """Delete what nodes without a valid lease left in the Location Store.
+
+    Such rows are hidden from everybody and harm nothing. Each is looked at again before it goes: a node that came back
+    in the meantime keeps its row.
+    """
+    url, output = required_store(store), Output(as_json=as_json)
+    cleaned = run_until_done(lambda: _clean(url, mesh, output))
+    output.data(
+        {
+            "removed": [{"mesh": node.mesh_name, "rid": node.rid} for node in cleaned.removed],
+            "kept": [{"mesh": node.mesh_name, "rid": node.rid} for node in cleaned.kept],
+            "unreadable": cleaned.unreadable,
+        },
+        lambda: [
+            *(f"removed {node.mesh_name} {node.rid}" for node in cleaned.removed),
+            *(f"kept {node.mesh_name} {node.rid}: it came back" for node in cleaned.kept),
+            f"{len(cleaned.removed)} removed, {len(cleaned.kept)} kept, {cleaned.unreadable} unreadable",
+        ],
+    )
+
+
+async def _clean(url: str, mesh: str | None, output: Output) -> Cleaned:
+    opened = open_store(url)
+    try:
+        async with output.waiting(lambda: f"cleaning the store {store_label(url)}"):
+            return await clean_nodes(opened, mesh)
+    finally:
+        await opened.aclose()
+
+
+@store.command("run", cls=ReportingCommand, short_help="Run the embedded store in the foreground.")
 @click.argument("path", type=click.Path(file_okay=False))
 @json_option
-def store(path: str, as_json: bool) -> None:
+def run(path: str, as_json: bool) -> None:
     """Keep the embedded Location Store in directory PATH running until Ctrl-C or SIGTERM.
 
     Processes of this machine use it as valkey+embedded://PATH. They can do so without this command, too: the first

@@ -20,13 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zlinkpy.errors import ConfigurationError
-from zlinkpy.location.embedded_supervisor import answers
+from zlinkpy.location.embedded_supervisor import answers, end
 
 SOCKET_NAME = "valkey.sock"
 DATA_NAME = "data"
 LOG_NAME = "server.log"
 START_SECONDS = 10.0
-_STOP_SECONDS = 5.0
 _SUN_PATH_BYTES = 107 if sys.platform == "linux" else 103
 _POLL_SECONDS = 0.01
 
@@ -183,12 +182,5 @@ class EmbeddedServer:
         process, self._process = self._process, None
         if process is None:
             return
-        if process.poll() is None:
-            process.send_signal(number)
-            process.send_signal(signal.SIGCONT)
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, number)
         (self.directory / SOCKET_NAME).unlink(missing_ok=True)

@@ -135,9 +135,9 @@ def ask(path: str, command: bytes) -> bytes:
             return b""
 
 
-def end(server: subprocess.Popen[bytes]) -> None:
-    """Stop in order, also when it is suspended; then by force."""
-    server.terminate()
+def end(server: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> None:
+    """Stop with the signal `number`, also when it is suspended; then by force."""
+    server.send_signal(number)
     server.send_signal(signal.SIGCONT)
     try:
         server.wait(STOP_SECONDS)

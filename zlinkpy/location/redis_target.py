@@ -108,28 +108,10 @@ def exchange(connection: Connection, *command: bytes | int | str) -> Any:
     return untyped.read_response(disconnect_on_error=True)
 
 
-@frozen
-class ServerTarget:
-    """One server, over TCP, TLS or a Unix socket."""
+class SinglePool:
+    """What places with one pool have in common: nothing to look up, and a redirection means the wrong kind of URL."""
 
-    label: str
-    connection_class: type[Connection | UnixDomainSocketConnection]
-    options: Options = field(repr=False)
-
-    def open(self, size: int, timeout: float) -> NodePools:
-        return ServerPools(self, size, timeout)
-
-
-class ServerPools:
-    """One pool."""
-
-    def __init__(self, target: ServerTarget, size: int, timeout: float) -> None:
-        self._pool = ConnectionPool(
-            connection_class=target.connection_class,
-            max_connections=size,
-            **carried_options(target.options),
-            **own_options(timeout),
-        )
+    _pool: Pool
 
     def pool(self) -> Pool:
         return self._pool
@@ -148,6 +130,30 @@ class ServerPools:
 
 
 @frozen
+class ServerTarget:
+    """One server, over TCP, TLS or a Unix socket."""
+
+    label: str
+    connection_class: type[Connection | UnixDomainSocketConnection]
+    options: Options = field(repr=False)
+
+    def open(self, size: int, timeout: float) -> NodePools:
+        return ServerPools(self, size, timeout)
+
+
+class ServerPools(SinglePool):
+    """One server."""
+
+    def __init__(self, target: ServerTarget, size: int, timeout: float) -> None:
+        self._pool = ConnectionPool(
+            connection_class=target.connection_class,
+            max_connections=size,
+            **carried_options(target.options),
+            **own_options(timeout),
+        )
+
+
+@frozen
 class SentinelTarget:
     """The primary of a named group, found through sentinels."""
 
@@ -162,7 +168,7 @@ class SentinelTarget:
         return SentinelPools(self, size, timeout)
 
 
-class SentinelPools:
+class SentinelPools(SinglePool):
     """A pool that asks the sentinels before each connect. `is_master` keeps reads off the replicas (LO-064)."""
 
     def __init__(self, target: SentinelTarget, size: int, timeout: float) -> None:
@@ -182,20 +188,8 @@ class SentinelPools:
             **own,
         )
 
-    def pool(self) -> Pool:
-        return self._pool
-
-    def refused(self) -> bool:
-        return False
-
-    def moved(self, error: redis.exceptions.MovedError) -> None:
-        raise _wrong_kind()
-
-    def asked(self, error: redis.exceptions.AskError) -> Pool:
-        raise _wrong_kind()
-
     def close(self) -> None:
-        self._pool.disconnect(inuse_connections=True)
+        super().close()
         for sentinel in self._sentinel.sentinels:
             sentinel.close()
 

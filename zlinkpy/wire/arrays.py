@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import attrs
@@ -154,10 +155,7 @@ class Tup(WireType):
 
     @property
     def bounds(self) -> Bounds:
-        total = Bounds(5, array=len(self.parts))
-        for _, part in self.parts:
-            total += part.bounds
-        return total
+        return together(part.bounds for _, part in self.parts)
 
 
 class By(WireType):
@@ -170,19 +168,19 @@ class By(WireType):
 
     def emit(self, e: Emitter, name: str, key: str, method: str) -> str:
         """Emit the branches; `key` is the expression of the deciding element's number."""
-        out = e.fresh()
-        word = "if"
-        for member, case in self.cases.items():
-            with e.block(f"{word} {key} == {int(member)}:"):
-                e.line(f"{out} = {getattr(case, method)(e, name)}")
-            word = "elif"
-        with e.block("else:"):
-            e.line("raise Misfit")
-        return out
+        return e.choose(
+            (f"{key} == {int(member)}", partial(getattr(case, method), e, name)) for member, case in self.cases.items()
+        )
 
     @property
     def bounds(self) -> Bounds:
         return widest(case.bounds for case in self.cases.values())
+
+
+def together(bounds: Iterable[Bounds]) -> Bounds:
+    """Bounds of an array that holds one value of each."""
+    parts = list(bounds)
+    return sum(parts, Bounds(5, array=len(parts)))
 
 
 def widest(bounds: Iterable[Bounds]) -> Bounds:
@@ -193,4 +191,4 @@ def widest(bounds: Iterable[Bounds]) -> Bounds:
     return total
 
 
-__all__ = ["Arr", "By", "Opt", "Tup", "elements", "widest"]
+__all__ = ["Arr", "By", "Opt", "Tup", "elements", "together", "widest"]

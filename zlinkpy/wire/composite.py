@@ -12,12 +12,13 @@ import inspect
 import types
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
 import attrs
 
-from zlinkpy.wire.arrays import Arr, By, Opt, Tup, elements, widest
+from zlinkpy.wire.arrays import Arr, By, Opt, Tup, elements, together, widest
 from zlinkpy.wire.emit import Emitter
 from zlinkpy.wire.limits import CHANNELS_MAX, DEPTH_MAX
 from zlinkpy.wire.schema import (
@@ -190,10 +191,7 @@ class Struct(WireType):
 
     @property
     def bounds(self) -> Bounds:
-        total = Bounds(5, array=len(self.fields))
-        for _, t in self.fields:
-            total += t.bounds
-        return total
+        return together(t.bounds for _, t in self.fields)
 
 
 class OneOf(WireType):
@@ -205,27 +203,17 @@ class OneOf(WireType):
         assert all(case.constants for case in cases), "every member of a union starts with its tag"
 
     def read(self, e: Emitter, node: str) -> str:
-        out = e.fresh()
         e.refuse_if(f"type({node}) is not tuple")
-        word = "if"
-        for case in self.cases:
-            with e.block(f"{word} {node}[:{len(case.constants)}] == {case.constants!r}:"):
-                e.line(f"{out} = {case.read(e, node)}")
-            word = "elif"
-        with e.block("else:"):
-            e.line("raise Misfit")
-        return out
+        return e.choose(
+            (f"{node}[:{len(case.constants)}] == {case.constants!r}", partial(case.read, e, node))
+            for case in self.cases
+        )
 
     def write(self, e: Emitter, value: str) -> str:
-        out = e.fresh()
-        word = "if"
-        for case in self.cases:
-            with e.block(f"{word} type({value}) is {e.bind(case.cls, case.cls.__name__)}:"):
-                e.line(f"{out} = {case.write(e, value)}")
-            word = "elif"
-        with e.block("else:"):
-            e.line("raise Misfit")
-        return out
+        return e.choose(
+            (f"type({value}) is {e.bind(case.cls, case.cls.__name__)}", partial(case.write, e, value))
+            for case in self.cases
+        )
 
     def _check(self, node: Any, path: str) -> Any:
         _, items = elements(node, path)

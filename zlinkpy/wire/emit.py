@@ -12,7 +12,7 @@ places to forget a rule in).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,6 +55,21 @@ class Emitter:
         self._depth += 1
         yield
         self._depth -= 1
+
+    def choose(self, branches: Iterable[tuple[str, Callable[[], str]]]) -> str:
+        """A local that gets the expression of the first branch whose condition holds; none holding refuses the input.
+
+        A branch is a condition and a function that emits the lines of its body and returns the expression.
+        """
+        out = self.fresh()
+        word = "if"
+        for condition, emit in branches:
+            with self.block(f"{word} {condition}:"):
+                self.line(f"{out} = {emit()}")
+            word = "elif"
+        with self.block("else:"):
+            self.line("raise Misfit")
+        return out
 
     def function(self, label: str, arguments: str) -> Callable[..., Any]:
         """Compile what was collected. `label` shows up in tracebacks and profiles."""

@@ -17,11 +17,10 @@ import trio
 from attrs import frozen
 
 from zlinkpy.cli.failures import ReportingCommand
-from zlinkpy.cli.options import STORE_VARIABLE, json_option, split_pairs, store_option
+from zlinkpy.cli.options import STORE_VARIABLE, json_option, opened_store, split_pairs, store_option
 from zlinkpy.cli.output import Output, dump_json
 from zlinkpy.cli.stopping import run_until_done
 from zlinkpy.errors import NotFoundError, ProtocolError, UnavailableError
-from zlinkpy.location import open_store
 from zlinkpy.location.directory import list_nodes
 from zlinkpy.location.open import store_label
 from zlinkpy.mesh import PeerPhase
@@ -225,12 +224,8 @@ async def _on_mesh(
 async def _only_mesh(call: Call) -> str:
     assert call.store is not None
     label = store_label(call.store)
-    store = open_store(call.store)
-    try:
+    async with opened_store(call.store) as store:
         found = await list_nodes(store)
-    finally:
-        with trio.CancelScope(shield=True):
-            await store.aclose()
     meshes = sorted({entry.mesh_name for entry in found.nodes})
     if len(meshes) == 1:
         return meshes[0]

@@ -10,10 +10,9 @@ import trio
 from rich.table import Table
 
 from zlinkpy.cli.failures import ReportingCommand
-from zlinkpy.cli.options import json_option, required_store, store_option
+from zlinkpy.cli.options import json_option, opened_store, required_store, store_option
 from zlinkpy.cli.output import Output, plain_table
 from zlinkpy.cli.stopping import StopSignals, cancel_when, run_until_done
-from zlinkpy.location import open_store
 from zlinkpy.location.directory import NodeEntry, NodeList, list_nodes
 from zlinkpy.location.open import store_label
 
@@ -39,17 +38,12 @@ def nodes(store: str | None, mesh: str | None, watch: bool, as_json: bool) -> No
 
 
 async def _list(url: str, mesh: str | None, output: Output) -> NodeList:
-    store = open_store(url)
-    try:
-        async with output.waiting(lambda: f"asking the store {store_label(url)}"):
-            return await list_nodes(store, mesh)
-    finally:
-        await store.aclose()
+    async with opened_store(url) as store, output.waiting(lambda: f"asking the store {store_label(url)}"):
+        return await list_nodes(store, mesh)
 
 
 async def _watch(url: str, mesh: str | None, output: Output) -> None:
-    store = open_store(url)
-    try:
+    async with opened_store(url) as store:
         with StopSignals() as stop:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cancel_when, stop.asked, nursery.cancel_scope)
@@ -58,9 +52,6 @@ async def _watch(url: str, mesh: str | None, output: Output) -> None:
                     await trio.sleep(WATCH_SECONDS)
                     if not output.as_json:
                         click.echo()
-    finally:
-        with trio.CancelScope(shield=True):
-            await store.aclose()
 
 
 def print_nodes(found: NodeList, output: Output) -> None:

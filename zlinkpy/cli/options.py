@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import click
+import trio
 
 from zlinkpy.errors import ConfigurationError
+from zlinkpy.location import LocationStore, open_store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +40,17 @@ def required_store(store: str | None) -> str:
     if not store:
         raise click.UsageError(f"no Location Store: give --store URL or set {STORE_VARIABLE}")
     return store
+
+
+@asynccontextmanager
+async def opened_store(url: str) -> AsyncIterator[LocationStore]:
+    """The store of `url` for the time of the block; it is closed in order also when the command is interrupted."""
+    store = open_store(url)
+    try:
+        yield store
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
 
 
 def split_by_mesh(values: tuple[str, ...], meshes: tuple[str, ...], option: str) -> dict[str, list[str]]:

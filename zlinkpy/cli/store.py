@@ -7,10 +7,9 @@ import trio
 
 from zlinkpy.cli.exit_codes import EPILOG
 from zlinkpy.cli.failures import ReportingCommand
-from zlinkpy.cli.options import json_option, required_store, store_option
+from zlinkpy.cli.options import json_option, opened_store, required_store, store_option
 from zlinkpy.cli.output import Output
 from zlinkpy.cli.stopping import StopSignals, cancel_when, run_until_done
-from zlinkpy.location import open_store
 from zlinkpy.location.embedded import serve_embedded
 from zlinkpy.location.maintenance import Cleaned, clean_nodes
 from zlinkpy.location.open import store_label
@@ -58,12 +57,8 @@ def clean(store: str | None, mesh: str | None, as_json: bool) -> None:
 
 
 async def _clean(url: str, mesh: str | None, output: Output) -> Cleaned:
-    opened = open_store(url)
-    try:
-        async with output.waiting(lambda: f"cleaning the store {store_label(url)}"):
-            return await clean_nodes(opened, mesh)
-    finally:
-        await opened.aclose()
+    async with opened_store(url) as opened, output.waiting(lambda: f"cleaning the store {store_label(url)}"):
+        return await clean_nodes(opened, mesh)
 
 
 @store.command("run", cls=ReportingCommand, short_help="Run the embedded store in the foreground.")

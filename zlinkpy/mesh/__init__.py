@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from zlinkpy.mesh.calls import Calls
+from zlinkpy.mesh.connections import (
+    CONNECTIONS_CHANNEL,
+    ConnectionReport,
+    ConnectionsAsked,
+    NodeConnections,
+    mesh_reports,
+)
 from zlinkpy.mesh.core import MeshCore
 from zlinkpy.mesh.dispatch import HandlerTable
+from zlinkpy.mesh.framework import FRAMEWORK_PREFIX
 from zlinkpy.mesh.identity import (
     ListenPlan,
     automatic_rid,
@@ -31,9 +39,13 @@ from zlinkpy.mesh.status import (
 
 __all__ = [
     "ANONYMOUS",
+    "CONNECTIONS_CHANNEL",
     "DEFAULT_WEIGHT",
+    "FRAMEWORK_PREFIX",
     "SNAPSHOT_PEER_LIMIT",
     "Calls",
+    "ConnectionReport",
+    "ConnectionsAsked",
     "HandlerTable",
     "ListedNode",
     "ListenPlan",
@@ -41,6 +53,7 @@ __all__ = [
     "MeshOptions",
     "MeshSnapshot",
     "MeshStatus",
+    "NodeConnections",
     "PeerPhase",
     "PeerSnapshot",
     "PeerState",
@@ -54,5 +67,6 @@ __all__ = [
     "check_peer_endpoint",
     "check_prefix",
     "check_weight",
+    "mesh_reports",
     "plan_listener",
 ]

@@ -12,6 +12,7 @@ import trio
 from zlinkpy.entropy import Entropy
 from zlinkpy.execution import Permits, Pressure, Workers
 from zlinkpy.link import Action, LivenessOwner
+from zlinkpy.mesh.framework import FrameworkChannels
 from zlinkpy.mesh.ingress import Ingress
 from zlinkpy.mesh.request_table import RequestTable
 from zlinkpy.mesh.shapes import Shapes
@@ -56,6 +57,7 @@ class MeshCore:
         self.telemetry = telemetry
         self.codecs = codecs
         self.shapes = Shapes(codecs)
+        self.framework = FrameworkChannels(codecs, self.shapes)
         self.permits = permits
         self.workers = workers
         self.timer = SharedTimer()

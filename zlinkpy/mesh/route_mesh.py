@@ -252,16 +252,27 @@ class RouteMesh:
         """The target of a node direct call. Raises NotFoundError or UnavailableError (SA-122, SA-123)."""
         if rid == self.rid:
             return self.local
-        peer = self.book.by_rid(rid)
-        if peer is None:
-            raise NotFoundError(f"node {rid!r} is not a member of mesh {self.name!r}")
+        peer = self._known(rid)
         if peer.object_role is ObjectRole.CLIENT:
             raise NotFoundError(
                 f"node {rid!r} of mesh {self.name!r} is an object client and takes no node direct messages"
             )
+        return self._connected(peer)
+
+    def member(self, rid: str) -> PeerLink:
+        """The connection with another node, whatever its role. Raises NotFoundError or UnavailableError."""
+        return self._connected(self._known(rid))
+
+    def _known(self, rid: str) -> Peer:
+        peer = self.book.by_rid(rid)
+        if peer is None:
+            raise NotFoundError(f"node {rid!r} is not a member of mesh {self.name!r}")
+        return peer
+
+    def _connected(self, peer: Peer) -> PeerLink:
         if not peer.ready:
             raise UnavailableError(
-                f"node {rid!r} of mesh {self.name!r} is known, but its connection is not ready",
+                f"node {peer.rid!r} of mesh {self.name!r} is known, but its connection is not ready",
                 cause="RouteNotConnected",
             )
         assert peer.link is not None
@@ -577,6 +588,8 @@ class RouteMesh:
         core = self.core
         deadline = now + command.ms / 1000 if is_request else None
         job = Job(self, record, link.rid or "", link if is_request else None, deadline)
+        if job.handler is None and core.framework.take(link, record):
+            return
         if not core.taking:
             job.refuse(TerminalResult.TERMINATED, FailureCode.NONE, "this host is shutting down")
         core.last_taken = now

@@ -21,11 +21,11 @@ from zlinkpy.mesh.identity import (
     check_prefix,
     plan_listener,
 )
+from zlinkpy.mesh.options import ANONYMOUS, MeshOptions
 from zlinkpy.mesh.peers import ListedNode
 from zlinkpy.mesh.request_table import RequestStatistics
-from zlinkpy.mesh.route_mesh import ANONYMOUS, MeshOptions, RouteMesh
+from zlinkpy.mesh.route_mesh import RouteMesh
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
-from zlinkpy.mesh.shapes import RawMessage
 from zlinkpy.mesh.status import (
     SNAPSHOT_PEER_LIMIT,
     MeshSnapshot,
@@ -58,7 +58,6 @@ __all__ = [
     "PeerSnapshot",
     "PeerState",
     "PeerStatus",
-    "RawMessage",
     "RequestStatistics",
     "RouteMesh",
     "TopologyState",

@@ -28,8 +28,7 @@ from zlinkpy.mesh.local import LocalTarget
 from zlinkpy.mesh.peer_link import PeerLink
 from zlinkpy.mesh.request_table import Pending
 from zlinkpy.mesh.route_mesh import RouteMesh
-from zlinkpy.mesh.shapes import Shape
-from zlinkpy.messages import Request, to_milliseconds, validate_metadata
+from zlinkpy.messages import Request, Shape, to_milliseconds, validate_metadata
 from zlinkpy.wire import (
     Record,
     Reply,

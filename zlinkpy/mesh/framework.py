@@ -19,13 +19,12 @@ from attrs import frozen
 
 from zlinkpy.errors import ProtocolError
 from zlinkpy.mesh.dispatch import failure_of
-from zlinkpy.mesh.shapes import Decoder, payload_decoder
-from zlinkpy.messages import Codecs, Request, packet_name_of
+from zlinkpy.messages import Codecs, Decoder, Request, packet_name_of, payload_decoder
 from zlinkpy.wire import ChannelRequest, FailureCode, Record, Reply, TerminalResult, encode
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.peer_link import PeerLink
-    from zlinkpy.mesh.shapes import Shapes
+    from zlinkpy.messages import Shapes
 
 log = logging.getLogger("zlinkpy.mesh")
 

@@ -54,7 +54,7 @@ from zlinkpy.wire import (
 )
 
 if TYPE_CHECKING:
-    from zlinkpy.mesh.intent import DialIntent
+    from zlinkpy.link import DialIntent
     from zlinkpy.mesh.request_table import RequestTable
 
 log = logging.getLogger("zlinkpy.mesh")

@@ -12,21 +12,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
-from attrs import frozen
 
 from zlinkpy.errors import ConfigurationError, NotFoundError, UnavailableError
-from zlinkpy.link import Backoff, Ended, Expectation, Failure, Pair, roles_not_required
+from zlinkpy.link import Backoff, DialIntent, Ended, Expectation, Failure, Pair, roles_not_required
 from zlinkpy.mesh.channels import Channel
 from zlinkpy.mesh.dispatch import HandlerTable, Job
-from zlinkpy.mesh.identity import ListenPlan
-from zlinkpy.mesh.intent import DialIntent
 from zlinkpy.mesh.local import LocalTarget
 from zlinkpy.mesh.observation import mesh_snapshot, mesh_status
+from zlinkpy.mesh.options import MeshOptions
 from zlinkpy.mesh.peer_link import CLOSE_LINGER, LaneSink, PeerLink
 from zlinkpy.mesh.peers import ListedNode, Peer, PeerBook
 from zlinkpy.mesh.reception import Reception
 from zlinkpy.mesh.refusals import Refusals
-from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
+from zlinkpy.mesh.selection import check_weight
 from zlinkpy.mesh.status import MeshSnapshot, MeshStatus
 from zlinkpy.telemetry import catalogue
 from zlinkpy.transport import Connection, Listener, Transport
@@ -52,27 +50,6 @@ if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
 
 log = logging.getLogger("zlinkpy.mesh")
-
-ANONYMOUS = "anonymous"
-"""The security identity of a node without keys."""
-
-
-@frozen(kw_only=True)
-class MeshOptions:
-    """What a mesh node is told at its start and cannot change afterwards."""
-
-    name: str
-    rid: str
-    listener: ListenPlan
-    peers: tuple[str, ...] = ()
-    """Manual peers: endpoints to dial."""
-    discovers: bool = False
-    """True when a Location Store shows the peers."""
-    object_role: ObjectRole = ObjectRole.NONE
-    placement_weight: int = DEFAULT_WEIGHT
-    application_version: int = 0
-    security_identity: str = ANONYMOUS
-    default_request_timeout_ms: int = 30_000
 
 
 class RouteMesh:

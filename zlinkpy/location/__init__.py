@@ -3,8 +3,11 @@
 `zlinkpy.location.embedded` (`serve_embedded`) is not imported here: it needs file locks that not every system has.
 """
 
+from zlinkpy.location.channel_descriptors import CLIENT_SERVER, FANOUT, ClientServerDescriptor, FanoutDescriptor
 from zlinkpy.location.counters import CounterBlock, GenerationExhausted
+from zlinkpy.location.descriptor_kind import Descriptor, DescriptorKind
 from zlinkpy.location.descriptors import (
+    MESH_NODE,
     MeshNodeDescriptor,
     NodeCapacity,
     ObjectCapability,
@@ -13,8 +16,8 @@ from zlinkpy.location.descriptors import (
     Usage,
 )
 from zlinkpy.location.directory import NodeEntry, NodeList, UnreadableNode, list_nodes
-from zlinkpy.location.discovery import MeshDiscovery
-from zlinkpy.location.discovery_machine import Candidate, Snapshot
+from zlinkpy.location.discovery import ServiceDiscovery
+from zlinkpy.location.discovery_machine import Candidate, Interest, Snapshot, nodes_around, publishers_of, servers_of
 from zlinkpy.location.health import OperationHealth, StoreHealth, StoreOperation
 from zlinkpy.location.inspection import StoreInspection, inspect_store
 from zlinkpy.location.lease import LeaseDriver, OwnerLease
@@ -48,21 +51,29 @@ from zlinkpy.location.store import (
 )
 
 __all__ = [
+    "CLIENT_SERVER",
+    "FANOUT",
+    "MESH_NODE",
     "Applied",
     "BlockingStore",
     "Candidate",
+    "ClientServerDescriptor",
     "Condition",
     "Conflict",
     "CounterBlock",
     "DedicatedProvider",
     "Delete",
+    "Descriptor",
+    "DescriptorKind",
     "DescriptorPublisher",
     "Expired",
+    "FanoutDescriptor",
     "Found",
     "GenerationExhausted",
     "IfMissing",
     "IfValue",
     "IfVersion",
+    "Interest",
     "Item",
     "LeaseDriver",
     "LeaseEvent",
@@ -71,7 +82,6 @@ __all__ = [
     "LocationOptions",
     "LocationStore",
     "MemoryStore",
-    "MeshDiscovery",
     "MeshNodeDescriptor",
     "Missing",
     "Mutation",
@@ -86,6 +96,7 @@ __all__ = [
     "RedisStore",
     "RelocationPolicy",
     "Service",
+    "ServiceDiscovery",
     "Snapshot",
     "SpotTypeUsage",
     "StoreCorruption",
@@ -97,5 +108,8 @@ __all__ = [
     "Usage",
     "inspect_store",
     "list_nodes",
+    "nodes_around",
     "open_store",
+    "publishers_of",
+    "servers_of",
 ]

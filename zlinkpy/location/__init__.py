@@ -15,13 +15,23 @@ from zlinkpy.location.descriptors import (
     SpotTypeUsage,
     Usage,
 )
-from zlinkpy.location.directory import NodeEntry, NodeList, UnreadableNode, list_nodes
+from zlinkpy.location.directory import (
+    Listed,
+    Listing,
+    NodeEntry,
+    NodeList,
+    UnreadableNode,
+    list_nodes,
+    list_publishers,
+    list_servers,
+)
 from zlinkpy.location.discovery import ServiceDiscovery
 from zlinkpy.location.discovery_machine import Candidate, Interest, Snapshot, nodes_around, publishers_of, servers_of
 from zlinkpy.location.health import OperationHealth, StoreHealth, StoreOperation
 from zlinkpy.location.inspection import StoreInspection, inspect_store
 from zlinkpy.location.lease import LeaseDriver, OwnerLease
 from zlinkpy.location.lease_machine import LeaseEvent, LeaseEventKind, LeaseState
+from zlinkpy.location.maintenance import Cleaned, clean_store
 from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.open import open_store
 from zlinkpy.location.options import LocationOptions
@@ -57,6 +67,7 @@ __all__ = [
     "Applied",
     "BlockingStore",
     "Candidate",
+    "Cleaned",
     "ClientServerDescriptor",
     "Condition",
     "Conflict",
@@ -79,6 +90,8 @@ __all__ = [
     "LeaseEvent",
     "LeaseEventKind",
     "LeaseState",
+    "Listed",
+    "Listing",
     "LocationOptions",
     "LocationStore",
     "MemoryStore",
@@ -106,8 +119,11 @@ __all__ = [
     "StoreOperation",
     "UnreadableNode",
     "Usage",
+    "clean_store",
     "inspect_store",
     "list_nodes",
+    "list_publishers",
+    "list_servers",
     "nodes_around",
     "open_store",
     "publishers_of",

@@ -14,7 +14,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, ClassVar, Protocol, get_args
 
 import trio
 
@@ -36,10 +36,12 @@ from zlinkpy.link import (
     Send,
     Updated,
 )
+from zlinkpy.mesh.remote import Remote, remote_of
 from zlinkpy.transport import Connection, ConnectionClosed
 from zlinkpy.wire import (
     ChannelRequest,
     ChannelSend,
+    Direction,
     FlowState,
     Lane,
     NodeRequest,
@@ -70,7 +72,7 @@ _LINK = frozenset(get_args(LinkCommand))
 
 
 class LinkOwner(Protocol):
-    """What a PeerLink tells its mesh."""
+    """What a PeerLink tells its holder."""
 
     requests: RequestTable
 
@@ -95,6 +97,11 @@ class LaneSink:
 
     __slots__ = ("connection", "lane", "link", "mesh")
 
+    # What may arrive, as `decode` takes it.
+    topology: ClassVar[Topology] = Topology.ROUTE_MESH
+    direction: Direction | None = None
+    max_bytes: int | None = None
+
     def __init__(self, mesh: LinkOwner, link: PeerLink | None, lane: Lane) -> None:
         self.mesh = mesh
         self.link = link
@@ -112,7 +119,9 @@ class LaneSink:
             self.mesh.first_record(self, connection, frames)
             return
         try:
-            record = decode(frames, topology=Topology.ROUTE_MESH, lane=self.lane)
+            record = decode(
+                frames, topology=self.topology, lane=self.lane, direction=self.direction, max_bytes=self.max_bytes
+            )
         except ProtocolError as error:
             corr = addressee_of_malformed(frames[0]) if frames else None
             if corr is not None:
@@ -166,6 +175,8 @@ class PeerLink:
         self.lanes: dict[Lane, Connection] = {}
         self.intent: DialIntent | None = None
         """The intent that dialled, None on the accepting side."""
+        self.pair_id = b""
+        """Names the two lanes of a mesh's pair as one connection."""
         self.claim: RouteMeshAdmission | None = None
         """What the dialling peer said of itself before it was admitted (accepting side only)."""
         self.leads_home = False
@@ -173,6 +184,8 @@ class PeerLink:
         self.same_as: str | None = None
         """The RID of the node when a connection to another endpoint of it took this one's place."""
         self.rid: str | None = None
+        self.remote: Remote | None = None
+        """What the peer last said about itself, once it was admitted."""
         self.admitted = False
         self.ended = False
         self.open_lanes = 0
@@ -186,6 +199,11 @@ class PeerLink:
 
     def __repr__(self) -> str:
         return f"<PeerLink {self.rid or self.endpoint} {self.pair.phase.value} waiting={len(self._waiting)}>"
+
+    @property
+    def title(self) -> str:
+        """What people call the other end."""
+        return f"peer {self.rid or self.endpoint}"
 
     # -- events in ---------------------------------------------------------------------------------------------------
 
@@ -233,14 +251,16 @@ class PeerLink:
                         self._close_lane(lane, linger=linger)
                 case Admitted(remote=remote):
                     self.admitted = True
-                    self.rid = remote.node_rid
+                    self.remote = remote_of(remote)
+                    self.rid = self.remote.rid if self.remote is not None else None
                     mesh.link_admitted(self)
                 case Ready():
                     mesh.link_ready(self)
                 case NotReady(failure=failure):
                     self._stop()
                     mesh.link_not_ready(self, failure)
-                case Updated():
+                case Updated(remote=remote):
+                    self.remote = remote_of(remote)
                     mesh.link_updated(self)
                 case RemoteFlow(state=state):
                     self._paused = state is FlowState.PAUSED

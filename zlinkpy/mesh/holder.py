@@ -192,10 +192,10 @@ class LinkHolder:
             failure.detail,
         )
         self._rebuild()
-        if not link.pair.awaits_replies:
+        if not link.awaits_replies:
             self.requests.fail_route(link)
         elif not self.requests.awaits(link):
-            link.perform(link.pair.answered(self.now()))
+            link.answered()
 
     def link_updated(self, link: PeerLink) -> None:
         """Weights or state of a peer changed."""

@@ -34,11 +34,13 @@ from zlinkpy.link import (
     Ready,
     RemoteFlow,
     Send,
+    ServicePair,
     Updated,
 )
 from zlinkpy.mesh.remote import Remote, remote_of
 from zlinkpy.transport import Connection, ConnectionClosed
 from zlinkpy.wire import (
+    Admission,
     ChannelRequest,
     ChannelSend,
     Direction,
@@ -135,7 +137,7 @@ class LaneSink:
             if link.admitted:
                 self.mesh.requests.reply(link, command, record.parts)
                 if link.ended and not self.mesh.requests.awaits(link):
-                    link.perform(link.pair.answered(self.mesh.now()))
+                    link.answered()
             else:
                 link.violated(
                     self.lane, ProtocolError("reply on a connection that is not admitted", field="prefix.command")
@@ -167,9 +169,9 @@ class LaneSink:
 class PeerLink:
     """One attempt to be connected with one peer, from the first dial or `hello` to its end."""
 
-    def __init__(self, mesh: LinkOwner, pair: Pair, *, endpoint: str, dialler: bool) -> None:
+    def __init__(self, mesh: LinkOwner, pair: Pair | ServicePair, *, endpoint: str, dialler: bool) -> None:
         self.mesh = mesh
-        self.pair = pair
+        self.pair: Pair | ServicePair = pair
         self.endpoint = endpoint
         self.dialler = dialler
         self.lanes: dict[Lane, Connection] = {}
@@ -224,6 +226,16 @@ class PeerLink:
         else:
             self._completion = connection
 
+    @property
+    def awaits_replies(self) -> bool:
+        """True while a peer that said `close` may still have replies under way. On one connection nothing can."""
+        return isinstance(self.pair, Pair) and self.pair.awaits_replies
+
+    def answered(self) -> None:
+        """No request waits for this peer any more."""
+        if isinstance(self.pair, Pair):
+            self.perform(self.pair.answered(self.mesh.now()))
+
     def violated(self, lane: Lane, error: ProtocolError) -> None:
         """The peer broke the wire format on `lane`: this peer's connection ends, no other is touched (LV [D7])."""
         if self.pair.ended:
@@ -251,8 +263,7 @@ class PeerLink:
                         self._close_lane(lane, linger=linger)
                 case Admitted(remote=remote):
                     self.admitted = True
-                    self.remote = remote_of(remote)
-                    self.rid = self.remote.rid if self.remote is not None else None
+                    self._heard(remote)
                     mesh.link_admitted(self)
                 case Ready():
                     mesh.link_ready(self)
@@ -260,7 +271,7 @@ class PeerLink:
                     self._stop()
                     mesh.link_not_ready(self, failure)
                 case Updated(remote=remote):
-                    self.remote = remote_of(remote)
+                    self._heard(remote)
                     mesh.link_updated(self)
                 case RemoteFlow(state=state):
                     self._paused = state is FlowState.PAUSED
@@ -271,6 +282,11 @@ class PeerLink:
                     self._stop()
                     mesh.link_ended(self, action)
         mesh.deadline_moved(self)
+
+    def _heard(self, admission: Admission) -> None:
+        self.remote = remote_of(admission)
+        if self.remote is not None:
+            self.rid = self.remote.rid
 
     def _dial(self, lane: Lane) -> None:
         try:

@@ -33,7 +33,8 @@ _ADVICE: Mapping[RejectReason, str] = {
     RejectReason.CAPABILITY_MISMATCH: "it does not know a part of the protocol that is required: upgrade it",
     RejectReason.INVALID_DESCRIPTOR: "the Location Store does not show it, or it advertises an endpoint nobody can "
     "dial: check that both use the same store, and its advertise_host",
-    RejectReason.CHANNEL_MISMATCH: "its channels are not the ones published for it: restart it",
+    RejectReason.CHANNEL_MISMATCH: "it has another channel than the one meant: give both the same channel name, or "
+    "remove the endpoint",
     RejectReason.RESOURCE_LIMIT: "the other side is at one of its limits",
 }
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from attrs import frozen
 
-from zlinkpy.wire import ClientAdmission, ObjectRole, RouteMeshAdmission, RuntimeState, ServerAdmission
+from zlinkpy.wire import Admission, ObjectRole, RouteMeshAdmission, RuntimeState, ServerAdmission
 
 
 @frozen(kw_only=True)
@@ -23,7 +23,7 @@ class Remote:
     object_role: ObjectRole
 
 
-def remote_of(admission: RouteMeshAdmission | ServerAdmission | ClientAdmission) -> Remote | None:
+def remote_of(admission: Admission) -> Remote | None:
     """The admission as a `Remote`; None for a client's."""
     if isinstance(admission, RouteMeshAdmission):
         return Remote(

@@ -170,9 +170,7 @@ class ClientServerClient(Dialler):
             flow=lambda: core.flow,
             prepared=self._prepared,
         )
-        link = ServiceLink(
-            self, pair, endpoint=endpoint, dialler=True, own_limit=self._admission.max_message_bytes
-        )
+        link = ServiceLink(self, pair, endpoint=endpoint, dialler=True, own_limit=self._admission.max_message_bytes)
         cell.append(link)
         self._hold(link)
         return link

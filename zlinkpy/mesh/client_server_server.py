@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
 
 
+_MALFORMED = FailureReason.PROTOCOL_ERROR
+
+
 @frozen(kw_only=True)
 class ServerOptions:
     """What a server is told at its start and, but for its weight, cannot change afterwards."""
@@ -139,9 +142,8 @@ class ClientServerServer(LinkHolder):
         super().link_ended(link, ended)
         if ended.reject is not None:
             self._count_refusal("rejected")
-        elif link.pair.remote is None and ended.failure is not None:
-            if ended.failure.reason is FailureReason.PROTOCOL_ERROR:
-                self._count_refusal("protocol_error")
+        elif link.pair.remote is None and ended.failure is not None and ended.failure.reason is _MALFORMED:
+            self._count_refusal("protocol_error")
         self._rebuild()
         self._check_idle()
 

@@ -76,7 +76,9 @@ def is_failure(error: BaseException) -> bool:
 class ReplyRoute(Protocol):
     """The way back to a requester."""
 
-    async def reply(self, frames: list[bytes], deadline: float | None) -> bool: ...
+    async def reply(self, frames: list[bytes], deadline: float | None) -> bool:
+        """Send the one reply. False: nobody is there to take it. Raises InternalFailureError for one that is larger
+        than the requester takes."""
 
 
 @define(eq=False)
@@ -243,13 +245,13 @@ class Job:
                 result = await result
             if route is None:
                 return
-            frames = self._reply_frames(handler, result)
+            taken = await route.reply(self._reply_frames(handler, result), self.deadline)
         except BaseException as error:  # noqa: BLE001 - sorted in _failed
             self._failed(handler, error)
             if route is not None:
                 await self._answer(*failure_of(error))
             return
-        if not await route.reply(frames, self.deadline):
+        if not taken:
             log.info(
                 "the reply of %s was dropped: its requester is gone",
                 handler.label,

@@ -6,7 +6,7 @@ answer to its requests either. What both ends agreed on in their admissions is k
 
 from __future__ import annotations
 
-from zlinkpy.errors import InvalidOperationError
+from zlinkpy.errors import InternalFailureError, InvalidOperationError
 from zlinkpy.link import ServicePair
 from zlinkpy.mesh.peer_link import LaneSink, LinkOwner, PeerLink
 from zlinkpy.transport import Connection
@@ -58,22 +58,23 @@ class ServiceLink(PeerLink):
 
     def submit(self, frames: list[bytes]) -> bool:
         """As `PeerLink.submit`. Raises InvalidOperationError for a record above the limit; nothing is sent then."""
-        self._check_size(frames, "the message")
+        if self._is_too_large(frames):
+            raise InvalidOperationError(self._complaint("the message", frames))
         return super().submit(frames)
 
     async def reply(self, frames: list[bytes], deadline: float | None) -> bool:
-        """As `PeerLink.reply`. Raises InvalidOperationError for a reply its requester does not take."""
-        self._check_size(frames, "the reply")
+        """As `PeerLink.reply`. Raises InternalFailureError for a reply above the limit: a handler made what
+        nobody can be given."""
+        if self._is_too_large(frames):
+            raise InternalFailureError(self._complaint("the reply", frames))
         return await super().reply(frames, deadline)
 
-    def _check_size(self, frames: list[bytes], what: str) -> None:
-        limit = self._send_limit
-        if limit is None:
-            return
-        size = sum(map(len, frames))
-        if size > limit:
-            whose = "this side's own" if limit == self._own_limit else f"that of {self.title}"
-            raise InvalidOperationError(
-                f"{what} takes {size} bytes as a record, above the limit max_message_bytes = {limit} of this "
-                f"connection ({whose}); raise it on both sides, or send less at once"
-            )
+    def _is_too_large(self, frames: list[bytes]) -> bool:
+        return self._send_limit is not None and sum(map(len, frames)) > self._send_limit
+
+    def _complaint(self, what: str, frames: list[bytes]) -> str:
+        whose = "of this side" if self._send_limit == self._own_limit else f"of {self.title}"
+        return (
+            f"{what} takes {sum(map(len, frames))} bytes as a record; this connection takes at most "
+            f"{self._send_limit}, the max_message_bytes {whose}: raise it, or send less at once"
+        )

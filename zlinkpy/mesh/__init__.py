@@ -1,8 +1,10 @@
-"""RouteMesh: peers, channels, selection, requests. `docs/mesh.md` shows how the parts fit together."""
+"""RouteMesh and ClientServer: peers, channels, selection, requests. `docs/mesh.md` shows how the parts fit together."""
 
 from __future__ import annotations
 
 from zlinkpy.mesh.calls import Calls
+from zlinkpy.mesh.client_server_client import ClientOptions, ClientServerClient
+from zlinkpy.mesh.client_server_server import ClientServerServer, ServerOptions
 from zlinkpy.mesh.core import MeshCore
 from zlinkpy.mesh.dispatch import HandlerTable
 from zlinkpy.mesh.identity import (
@@ -13,6 +15,7 @@ from zlinkpy.mesh.identity import (
     check_prefix,
     plan_listener,
 )
+from zlinkpy.mesh.limits import DEFAULT_MAX_MESSAGE_BYTES, check_max_message_bytes
 from zlinkpy.mesh.peers import ListedNode
 from zlinkpy.mesh.request_table import RequestStatistics
 from zlinkpy.mesh.route_mesh import ANONYMOUS, MeshOptions, RouteMesh
@@ -31,9 +34,13 @@ from zlinkpy.mesh.status import (
 
 __all__ = [
     "ANONYMOUS",
+    "DEFAULT_MAX_MESSAGE_BYTES",
     "DEFAULT_WEIGHT",
     "SNAPSHOT_PEER_LIMIT",
     "Calls",
+    "ClientOptions",
+    "ClientServerClient",
+    "ClientServerServer",
     "HandlerTable",
     "ListedNode",
     "ListenPlan",
@@ -48,9 +55,11 @@ __all__ = [
     "RawMessage",
     "RequestStatistics",
     "RouteMesh",
+    "ServerOptions",
     "TopologyState",
     "automatic_rid",
     "check_fixed_rid",
+    "check_max_message_bytes",
     "check_peer_endpoint",
     "check_prefix",
     "check_weight",

@@ -142,7 +142,7 @@ class FanoutSubscriber:
         self._leaving[heard] = None
         heard.withdraw(now)
 
-    # -- what the shells of publishers report ----------------------------------------------------------------------------
+    # -- what the shells of publishers report --------------------------------------------------------------------------
 
     def backoff(self) -> Backoff:
         """A fresh reconnect delay."""

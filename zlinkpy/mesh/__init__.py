@@ -16,6 +16,7 @@ from zlinkpy.mesh.identity import (
     plan_listener,
 )
 from zlinkpy.mesh.limits import DEFAULT_MAX_MESSAGE_BYTES, check_max_message_bytes
+from zlinkpy.mesh.observation import channel_status
 from zlinkpy.mesh.peers import ListedNode
 from zlinkpy.mesh.request_table import RequestStatistics
 from zlinkpy.mesh.route_mesh import ANONYMOUS, MeshOptions, RouteMesh
@@ -23,6 +24,9 @@ from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
 from zlinkpy.mesh.shapes import RawMessage
 from zlinkpy.mesh.status import (
     SNAPSHOT_PEER_LIMIT,
+    ChannelRole,
+    ChannelStatus,
+    ClientSnapshot,
     MeshSnapshot,
     MeshStatus,
     PeerPhase,
@@ -38,9 +42,12 @@ __all__ = [
     "DEFAULT_WEIGHT",
     "SNAPSHOT_PEER_LIMIT",
     "Calls",
+    "ChannelRole",
+    "ChannelStatus",
     "ClientOptions",
     "ClientServerClient",
     "ClientServerServer",
+    "ClientSnapshot",
     "HandlerTable",
     "ListedNode",
     "ListenPlan",
@@ -58,6 +65,7 @@ __all__ = [
     "ServerOptions",
     "TopologyState",
     "automatic_rid",
+    "channel_status",
     "check_fixed_rid",
     "check_max_message_bytes",
     "check_peer_endpoint",

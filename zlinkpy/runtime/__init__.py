@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zlinkpy.mesh import MeshSnapshot, MeshStatus, RawMessage
+from zlinkpy.mesh import ChannelStatus, MeshSnapshot, MeshStatus, RawMessage
+from zlinkpy.runtime.channel_registration import ServedChannel
 from zlinkpy.runtime.host import Host
 from zlinkpy.runtime.registration import Mesh
 from zlinkpy.runtime.running import Runtime
@@ -20,6 +21,7 @@ from zlinkpy.runtime.status import (
 
 __all__ = [
     "BlockedLoop",
+    "ChannelStatus",
     "Host",
     "HostStatus",
     "Loss",
@@ -29,6 +31,7 @@ __all__ = [
     "Observed",
     "RawMessage",
     "Runtime",
+    "ServedChannel",
     "Settings",
     "StoreStatus",
     "TerminationOutcome",

@@ -23,6 +23,7 @@ from zlinkpy.execution import JobQueueOptions, JobQueueProfile, Pressure
 from zlinkpy.location import LocationOptions
 from zlinkpy.messages import MessageContext, Request, message
 from zlinkpy.runtime import (
+    ChannelStatus,
     Host,
     HostStatus,
     Mesh,
@@ -31,6 +32,7 @@ from zlinkpy.runtime import (
     Observed,
     RawMessage,
     Runtime,
+    ServedChannel,
     Settings,
     TerminationOutcome,
     TerminationReason,
@@ -40,6 +42,7 @@ from zlinkpy.wire import RuntimeState as HostState
 
 __all__ = [
     "AlreadyExistsError",
+    "ChannelStatus",
     "ConfigurationError",
     "DataLostError",
     "DeadlineExceededError",
@@ -65,6 +68,7 @@ __all__ = [
     "RejectedError",
     "Request",
     "Runtime",
+    "ServedChannel",
     "Settings",
     "ShuttingDownError",
     "TerminationOutcome",

@@ -24,6 +24,7 @@ from zlinkpy.mesh.identity import (
     plan_listener,
 )
 from zlinkpy.mesh.limits import DEFAULT_MAX_MESSAGE_BYTES, check_max_message_bytes
+from zlinkpy.mesh.observation import channel_status
 from zlinkpy.mesh.options import ANONYMOUS, MeshOptions
 from zlinkpy.mesh.peers import ListedNode
 from zlinkpy.mesh.request_table import RequestStatistics
@@ -31,6 +32,9 @@ from zlinkpy.mesh.route_mesh import RouteMesh
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
 from zlinkpy.mesh.status import (
     SNAPSHOT_PEER_LIMIT,
+    ChannelRole,
+    ChannelStatus,
+    ClientSnapshot,
     MeshSnapshot,
     MeshStatus,
     PeerPhase,
@@ -48,9 +52,12 @@ __all__ = [
     "FRAMEWORK_PREFIX",
     "SNAPSHOT_PEER_LIMIT",
     "Calls",
+    "ChannelRole",
+    "ChannelStatus",
     "ClientOptions",
     "ClientServerClient",
     "ClientServerServer",
+    "ClientSnapshot",
     "ConnectionReport",
     "ConnectionsAsked",
     "HandlerTable",
@@ -70,6 +77,7 @@ __all__ = [
     "ServerOptions",
     "TopologyState",
     "automatic_rid",
+    "channel_status",
     "check_fixed_rid",
     "check_max_message_bytes",
     "check_peer_endpoint",

@@ -18,10 +18,10 @@ from zlinkpy.mesh.dialler import Dialler, Expected
 from zlinkpy.mesh.dispatch import HandlerTable
 from zlinkpy.mesh.limits import advertised_limit, transport_limit
 from zlinkpy.mesh.local import LocalTarget
+from zlinkpy.mesh.options import ANONYMOUS
 from zlinkpy.mesh.peer_link import LaneSink, PeerLink
 from zlinkpy.mesh.peers import Peer
 from zlinkpy.mesh.remote import remote_of
-from zlinkpy.mesh.options import ANONYMOUS
 from zlinkpy.mesh.selection import SmoothWeighted
 from zlinkpy.mesh.service_link import ServiceLink, ServiceSink
 from zlinkpy.transport import Connection, Pattern, Transport
@@ -57,8 +57,9 @@ class ClientServerClient(Dialler):
     scope_kind = "channel"
     kind = "ClientServer channel"
 
-    def __init__(self, core: MeshCore, options: ClientOptions, handlers: HandlerTable) -> None:
-        """`handlers` is empty: nothing but replies comes back."""
+    def __init__(self, core: MeshCore, options: ClientOptions) -> None:
+        # Without handlers: nothing but replies comes back.
+        handlers = HandlerTable(options.channel, core.codecs)
         super().__init__(core, options.channel, handlers, own_rid="", discovers=options.discovers)
         self.options = options
         self.default_timeout_ms = options.default_request_timeout_ms

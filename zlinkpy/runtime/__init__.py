@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from zlinkpy.mesh import MeshSnapshot, MeshStatus
+from zlinkpy.mesh import ChannelStatus, MeshSnapshot, MeshStatus
 from zlinkpy.messages import RawMessage
+from zlinkpy.runtime.channel_registration import ServedChannel
 from zlinkpy.runtime.host import Host
 from zlinkpy.runtime.registration import Mesh
 from zlinkpy.runtime.running import Runtime
@@ -21,6 +22,7 @@ from zlinkpy.runtime.status import (
 
 __all__ = [
     "BlockedLoop",
+    "ChannelStatus",
     "Host",
     "HostStatus",
     "Loss",
@@ -30,6 +32,7 @@ __all__ = [
     "Observed",
     "RawMessage",
     "Runtime",
+    "ServedChannel",
     "Settings",
     "StoreStatus",
     "TerminationOutcome",

@@ -73,9 +73,7 @@ def plan_fanout(
     )
 
 
-def _check_settings(
-    name: str, given: FanoutSettings, published: Collection[str], subscribed: Collection[str]
-) -> None:
+def _check_settings(name: str, given: FanoutSettings, published: Collection[str], subscribed: Collection[str]) -> None:
     if name not in published and name not in subscribed:
         known = ", ".join(sorted({*published, *subscribed})) or "none"
         raise ConfigurationError(

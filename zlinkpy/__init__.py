@@ -24,6 +24,7 @@ from zlinkpy.location import LocationOptions
 from zlinkpy.messages import MessageContext, Request, message
 from zlinkpy.runtime import (
     ChannelStatus,
+    FanoutStatus,
     Host,
     HostStatus,
     Mesh,
@@ -34,6 +35,7 @@ from zlinkpy.runtime import (
     Runtime,
     ServedChannel,
     Settings,
+    SubscribedChannel,
     TerminationOutcome,
     TerminationReason,
     TerminationResult,
@@ -47,6 +49,7 @@ __all__ = [
     "DataLostError",
     "DeadlineExceededError",
     "ErrorKind",
+    "FanoutStatus",
     "Host",
     "HostState",
     "HostStatus",
@@ -71,6 +74,7 @@ __all__ = [
     "ServedChannel",
     "Settings",
     "ShuttingDownError",
+    "SubscribedChannel",
     "TerminationOutcome",
     "TerminationReason",
     "TerminationResult",

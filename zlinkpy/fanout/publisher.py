@@ -28,7 +28,7 @@ from zlinkpy.link import BeaconSchedule
 from zlinkpy.messages import Shape, validate_metadata
 from zlinkpy.telemetry import catalogue
 from zlinkpy.transport import Publisher, Transport
-from zlinkpy.wire import BEACON_FRAMES, FanoutEvent, check_topic, encode_fanout
+from zlinkpy.wire import BEACON_FRAMES, FanoutEvent, RuntimeState, check_topic, encode_fanout
 
 # How long what was published last may take to leave at the end.
 CLOSE_LINGER = 1.0
@@ -48,6 +48,7 @@ class PublisherOptions:
     bind: str
     advertised: Callable[[str], str]
     """Bound endpoint -> what subscribers connect to."""
+    security_identity: str = "anonymous"
 
 
 class FanoutPublisher:
@@ -60,12 +61,24 @@ class FanoutPublisher:
         self.rid = options.rid
         self.generation = core.entropy.generation()
         self.endpoint: str | None = None
+        self.on_content: Callable[[], None] | None = None
+        """Set by the host: what is published about this publisher may have changed."""
         self._socket: Publisher | None = None
         self._beacons: BeaconSchedule | None = None
         self._closed = False
         self._published = 0
         self._topics: dict[str, bytes] = {}
         self._heads: dict[tuple[str, str], bytes] = {}
+
+    @property
+    def runtime_state(self) -> RuntimeState:
+        """The host's state, as the descriptor says it."""
+        return self._core.runtime_state
+
+    @property
+    def security_identity(self) -> str:
+        """Its public key, or what stands for none."""
+        return self._options.security_identity
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

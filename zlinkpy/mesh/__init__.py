@@ -10,7 +10,9 @@ from zlinkpy.mesh.connections import (
     ConnectionReport,
     ConnectionsAsked,
     NodeConnections,
+    ago,
     mesh_reports,
+    peer_report,
 )
 from zlinkpy.mesh.core import MeshCore
 from zlinkpy.mesh.dispatch import HandlerTable
@@ -76,6 +78,7 @@ __all__ = [
     "RouteMesh",
     "ServerOptions",
     "TopologyState",
+    "ago",
     "automatic_rid",
     "channel_status",
     "check_fixed_rid",
@@ -84,5 +87,6 @@ __all__ = [
     "check_prefix",
     "check_weight",
     "mesh_reports",
+    "peer_report",
     "plan_listener",
 ]

@@ -88,12 +88,13 @@ def peer_report(kind: str, name: str, peer: PeerSnapshot, now: float) -> Connect
         dials=peer.dials,
         last_failure=failure.reason.value if failure is not None else None,
         failure_detail=failure.detail if failure is not None else None,
-        failed_ago=_ago(failure.at if failure is not None else None, now),
-        heard_ago=_ago(peer.last_receive, now),
+        failed_ago=ago(failure.at if failure is not None else None, now),
+        heard_ago=ago(peer.last_receive, now),
         paused=peer.paused,
         waiting=peer.waiting,
     )
 
 
-def _ago(at: float | None, now: float) -> float | None:
+def ago(at: float | None, now: float) -> float | None:
+    """Seconds from `at` to `now`, None for never."""
     return None if at is None else round(max(0.0, now - at), 3)

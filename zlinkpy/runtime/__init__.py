@@ -5,6 +5,8 @@ from __future__ import annotations
 from zlinkpy.mesh import ChannelStatus, MeshSnapshot, MeshStatus
 from zlinkpy.messages import RawMessage
 from zlinkpy.runtime.channel_registration import ServedChannel
+from zlinkpy.runtime.fanout_registration import SubscribedChannel
+from zlinkpy.runtime.fanout_running import FanoutStatus
 from zlinkpy.runtime.host import Host
 from zlinkpy.runtime.registration import Mesh
 from zlinkpy.runtime.running import Runtime
@@ -23,6 +25,7 @@ from zlinkpy.runtime.status import (
 __all__ = [
     "BlockedLoop",
     "ChannelStatus",
+    "FanoutStatus",
     "Host",
     "HostStatus",
     "Loss",
@@ -35,6 +38,7 @@ __all__ = [
     "ServedChannel",
     "Settings",
     "StoreStatus",
+    "SubscribedChannel",
     "TerminationOutcome",
     "TerminationReason",
     "TerminationResult",

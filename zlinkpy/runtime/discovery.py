@@ -16,10 +16,12 @@ from typing import Generic, TypeVar
 import trio
 
 from zlinkpy.errors import ZlinkError
+from zlinkpy.fanout import FanoutPublisher, FanoutSubscriber, ListedPublisher
 from zlinkpy.location import (
     ClientServerDescriptor,
     Descriptor,
     DescriptorPublisher,
+    FanoutDescriptor,
     Interest,
     LocationOptions,
     LocationStore,
@@ -30,6 +32,7 @@ from zlinkpy.location import (
     Snapshot,
     StoreHealth,
     nodes_around,
+    publishers_of,
     servers_of,
 )
 from zlinkpy.mesh import ClientServerClient, ClientServerServer, ListedNode, RouteMesh
@@ -212,6 +215,31 @@ def client_location(
     )
 
 
+def publisher_location(
+    publisher: FanoutPublisher, store: LocationStore, lease: OwnerLease, options: LocationOptions, health: StoreHealth
+) -> ServiceLocation[FanoutDescriptor]:
+    """Publishes one fanout publisher that has started."""
+    location: ServiceLocation[FanoutDescriptor] = ServiceLocation(
+        store, lease, options, health, publish=partial(_publisher_descriptor, publisher)
+    )
+    publisher.on_content = location.changed
+    return location
+
+
+def subscriber_location(
+    subscriber: FanoutSubscriber, store: LocationStore, lease: OwnerLease, options: LocationOptions, health: StoreHealth
+) -> ServiceLocation[FanoutDescriptor]:
+    """Shows the publishers of its channel to one subscriber without endpoints of its own."""
+    return ServiceLocation(
+        store,
+        lease,
+        options,
+        health,
+        discover=publishers_of(subscriber.channel),
+        on_snapshot=partial(_apply_publishers, subscriber),
+    )
+
+
 def _descriptor(mesh: RouteMesh) -> MeshNodeDescriptor:
     admission = mesh.admission()
     return MeshNodeDescriptor(
@@ -280,4 +308,34 @@ def _listed_server(descriptor: ClientServerDescriptor) -> ListedNode:
         object_role=ObjectRole.NONE,
         channels={descriptor.channel_name: descriptor.weight},
         runtime_state=descriptor.state,
+    )
+
+
+def _publisher_descriptor(publisher: FanoutPublisher) -> FanoutDescriptor:
+    assert publisher.endpoint is not None
+    return FanoutDescriptor(
+        channel_name=publisher.channel,
+        rid=publisher.rid,
+        lifecycle_generation=publisher.generation,
+        endpoint=publisher.endpoint,
+        security_identity=publisher.security_identity,
+        state=publisher.runtime_state,
+    )
+
+
+def _apply_publishers(subscriber: FanoutSubscriber, snapshot: Snapshot[FanoutDescriptor]) -> None:
+    if not snapshot.complete:
+        return
+    subscriber.first_dials = snapshot.first_dials
+    subscriber.apply_list(
+        {
+            descriptor.rid: ListedPublisher(
+                rid=descriptor.rid,
+                endpoint=descriptor.endpoint,
+                lifecycle_generation=descriptor.lifecycle_generation,
+                runtime_state=descriptor.state,
+                security_identity=descriptor.security_identity,
+            )
+            for descriptor in (candidate.descriptor for candidate in snapshot.candidates)
+        }
     )

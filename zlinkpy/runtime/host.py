@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -31,10 +31,24 @@ from zlinkpy.location import (
     open_store,
 )
 from zlinkpy.mesh import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_WEIGHT, MeshCore
-from zlinkpy.messages import Codecs
+from zlinkpy.messages import Codecs, HandlerSpec
 from zlinkpy.runtime.channel_plan import ChannelPlans, plan_channels
 from zlinkpy.runtime.channel_registration import ServedChannel, UsedChannel, serve_channel, use_channel
-from zlinkpy.runtime.discovery import MeshLocation, ServiceLocation, client_location, server_location
+from zlinkpy.runtime.discovery import (
+    MeshLocation,
+    ServiceLocation,
+    client_location,
+    publisher_location,
+    server_location,
+    subscriber_location,
+)
+from zlinkpy.runtime.fanout_plan import FanoutPlans, plan_fanout
+from zlinkpy.runtime.fanout_registration import (
+    PublishedChannel,
+    SubscribedChannel,
+    publish_channel,
+    subscribe_channel,
+)
 from zlinkpy.runtime.plan import HostOptions, MeshPlan, plan_meshes
 from zlinkpy.runtime.registration import DEFAULT_LISTEN, Mesh, check_timeout, make_mesh
 from zlinkpy.runtime.running import Runtime
@@ -102,6 +116,8 @@ class Host:
         self._meshes: dict[str, Mesh] = {}
         self._served: dict[str, ServedChannel] = {}
         self._used: dict[str, UsedChannel] = {}
+        self._published: dict[str, PublishedChannel] = {}
+        self._subscribed: dict[str, SubscribedChannel] = {}
         self._started = False
 
     def mesh(
@@ -214,6 +230,46 @@ class Host:
             max_message_bytes=max_message_bytes,
         )
 
+    def fanout_publisher(
+        self,
+        name: str,
+        *,
+        listen: str = DEFAULT_LISTEN,
+        advertise_host: str | None = None,
+        rid_prefix: str | None = None,
+        rid: str | None = None,
+    ) -> None:
+        """Be a publisher of the fanout channel `name`, for `Runtime.publish`.
+
+        Args:
+            listen: ``tcp://HOST:PORT`` to bind, a socket of its own; port 0 takes a free one.
+            advertise_host: what subscribers connect to; required when `listen` names every interface.
+            rid_prefix: prefix of the automatic publisher id ``<prefix>-<uuid4>``.
+            rid: a fixed publisher id; manual topology only.
+
+        Raises ConfigurationError for a channel published twice or arguments that cannot work.
+        """
+        self._open("channels")
+        if name in self._published:
+            raise ConfigurationError(f"fanout channel {name!r} is published twice")
+        self._published[name] = publish_channel(
+            name, listen=listen, advertise_host=advertise_host, rid_prefix=rid_prefix, rid=rid
+        )
+
+    def fanout_subscriber(self, name: str, *, publishers: Sequence[str] = ()) -> SubscribedChannel:
+        """Hear the publishers of the fanout channel `name`; returns the registration to add handlers to.
+
+        Args:
+            publishers: their endpoints. Empty: those the Location Store shows, which has to be there then.
+
+        Raises ConfigurationError for a channel subscribed to twice or arguments that cannot work.
+        """
+        self._open("channels")
+        if name in self._subscribed:
+            raise ConfigurationError(f"fanout channel {name!r} is subscribed to twice")
+        self._subscribed[name] = channel = subscribe_channel(name, lambda: self._started, publishers=publishers)
+        return channel
+
     def _open(self, what: str) -> None:
         if self._started:
             raise InvalidOperationError(f"the host has started; {what} are fixed")
@@ -222,6 +278,11 @@ class Host:
     def client_servers(self) -> tuple[str, ...]:
         """The names of the registered ClientServer channels, in whatever role."""
         return tuple(dict.fromkeys((*self._served, *self._used)))
+
+    @property
+    def fanouts(self) -> tuple[str, ...]:
+        """The names of the registered fanout channels, in whatever role."""
+        return tuple(dict.fromkeys((*self._published, *self._subscribed)))
 
     @property
     def meshes(self) -> tuple[str, ...]:
@@ -251,13 +312,25 @@ class Host:
         plans = plan_meshes(
             self._meshes, settings.mesh if settings else {}, options, codecs=codecs, entropy=self._entropy
         )
+        on_meshes = {channel: mesh.name for mesh in self._meshes.values() for channel in mesh.channels}
         channels = plan_channels(
             self._served,
             self._used,
             settings.client_server if settings else {},
             options,
-            on_meshes={channel: mesh.name for mesh in self._meshes.values() for channel in mesh.channels},
+            on_meshes=on_meshes,
             codecs=codecs,
+            entropy=self._entropy,
+        )
+        fanout = plan_fanout(
+            self._published,
+            self._subscribed,
+            settings.fanout if settings else {},
+            options,
+            elsewhere={channel: f"on the mesh {mesh!r}" for channel, mesh in on_meshes.items()}
+            | dict.fromkeys(self.client_servers, "as a ClientServer channel"),
+            codecs=codecs,
+            telemetry=self._telemetry,
             entropy=self._entropy,
         )
         permits = Permits(options.job_queue)
@@ -271,7 +344,7 @@ class Host:
         )
         body: BaseException | None = None
         try:
-            async with self._running(options, plans, channels, core, require_store=require_store) as rt:
+            async with self._running(options, plans, channels, fanout, core, require_store=require_store) as rt:
                 try:
                     yield rt
                 except BaseException as error:
@@ -313,6 +386,7 @@ class Host:
         options: HostOptions,
         plans: tuple[MeshPlan, ...],
         channels: ChannelPlans,
+        fanout: FanoutPlans,
         core: MeshCore,
         *,
         require_store: bool,
@@ -348,11 +422,10 @@ class Host:
             watchdog: LoopWatchdog | None = None
             if self._watchdog:
                 watchdog = LoopWatchdog(telemetry=self._telemetry)
-                for table in (*(plan.handlers for plan in plans), *(plan.handlers for plan in channels.servers)):
-                    for handler in table:
-                        code = getattr(inspect.unwrap(handler.spec.function), "__code__", None)
-                        if code is not None:
-                            watchdog.register(code, handler.label)
+                for spec in _specs(plans, channels, fanout):
+                    code = getattr(inspect.unwrap(spec.function), "__code__", None)
+                    if code is not None:
+                        watchdog.register(code, spec.label)
                 await nursery.start(watchdog.run)
             rt = Runtime(core, options, lease=lease, health=health, watchdog=watchdog)
             if lease is not None:
@@ -369,7 +442,7 @@ class Host:
                     rt.add_location(await stack.enter_async_context(location))
 
             try:
-                await self._start(rt, plans, channels, transport, locate)
+                await self._start(rt, plans, channels, fanout, transport, locate)
                 rt.serve()
                 for each in rt.all_locations():
                     await each.publish()
@@ -386,6 +459,7 @@ class Host:
         rt: Runtime,
         plans: tuple[MeshPlan, ...],
         channels: ChannelPlans,
+        fanout: FanoutPlans,
         transport: Transport,
         locate: Callable[[Callable[..., ServiceLocation[Any]], object], Awaitable[None]],
     ) -> None:
@@ -402,6 +476,23 @@ class Host:
             client = rt.add_client(client_options)
             client.start(transport)
             await locate(client_location, client)
+        for publisher_options in fanout.publishers:
+            publisher = rt.fanout.add_publisher(publisher_options)
+            await publisher.start(transport)
+            await locate(publisher_location, publisher)
+        for subscriber_plan in fanout.subscribers:
+            subscriber = rt.fanout.add_subscriber(subscriber_plan)
+            subscriber.start(transport)
+            if not subscriber_plan.publishers:
+                await locate(subscriber_location, subscriber)
+
+
+def _specs(plans: tuple[MeshPlan, ...], channels: ChannelPlans, fanout: FanoutPlans) -> Iterator[HandlerSpec]:
+    """Every registered handler."""
+    for table in (*(plan.handlers for plan in plans), *(plan.handlers for plan in channels.servers)):
+        yield from (handler.spec for handler in table)
+    for subscriber in fanout.subscribers:
+        yield from (handler.spec for handler in subscriber.handlers)
 
 
 async def _run_shielded(

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
-from zlinkpy.mesh import DEFAULT_WEIGHT, check_fixed_rid, check_prefix, check_weight, plan_listener
+from zlinkpy.mesh import DEFAULT_WEIGHT, FRAMEWORK_PREFIX, check_fixed_rid, check_prefix, check_weight, plan_listener
 from zlinkpy.messages import HandlerKind, check_handler, to_milliseconds
 from zlinkpy.wire import ObjectRole
 

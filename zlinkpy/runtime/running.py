@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import trio
@@ -25,9 +26,11 @@ from zlinkpy.mesh import (
     RouteMesh,
     channel_status,
     mesh_reports,
+    peer_report,
 )
 from zlinkpy.runtime.channel_plan import ServerPlan
 from zlinkpy.runtime.discovery import MeshLocation, ServiceLocation
+from zlinkpy.runtime.fanout_running import FanoutParts, FanoutStatus
 from zlinkpy.runtime.lifecycle_machine import Lifecycle
 from zlinkpy.runtime.plan import HostOptions, MeshPlan
 from zlinkpy.runtime.registration import check_timeout
@@ -78,6 +81,7 @@ class Runtime(Calls):
         self._servers: dict[str, ClientServerServer] = {}
         self._clients: dict[str, ClientServerClient] = {}
         self._source = StatusSource()
+        self.fanout = FanoutParts(core, self._source.publish)
         self._termination: TerminationResult | None = None
         self._stopping = False
         self._stopped = trio.Event()
@@ -136,6 +140,7 @@ class Runtime(Calls):
     def _move(self, state: RuntimeState) -> None:
         if self._lifecycle.move(state):
             self._core.set_state(state, accepting=self._lifecycle.accepting, taking=self._lifecycle.taking)
+            self.fanout.state_changed()
             self._source.publish()
 
     def fail(self, error: Exception) -> None:
@@ -202,10 +207,15 @@ class Runtime(Calls):
         """Every connection of this host at this instant, with the last failure of each; a copy."""
         now = trio.current_time()
         snapshots = [mesh.snapshot() for mesh in self._meshes.values()]
+        clients = [(name, channel_status(None, client)) for name, client in self._clients.items()]
         return NodeConnections(
             state=self._lifecycle.state.name.lower(),
-            connections=tuple(report for snapshot in snapshots for report in mesh_reports(snapshot, now)),
-            omitted=sum(snapshot.omitted for snapshot in snapshots),
+            connections=(
+                *(report for snapshot in snapshots for report in mesh_reports(snapshot, now)),
+                *(peer_report("client_server", name, peer, now) for name, status in clients for peer in status.peers),
+                *self.fanout.reports(now),
+            ),
+            omitted=sum(each.omitted for each in (*snapshots, *(status for _, status in clients), self.fanout)),
         )
 
     async def connections_of(self, mesh: str, rid: str, *, timeout: float = 5.0) -> NodeConnections:
@@ -240,6 +250,10 @@ class Runtime(Calls):
                 f"ClientServer channel {channel!r} is not registered in this host (it has: {known})"
             )
         return channel_status(server, client)
+
+    def publisher_endpoint(self, channel: str) -> str:
+        """What this host's publisher of the fanout channel advertises. Raises NotFoundError."""
+        return self.fanout.endpoint(channel)
 
     def channel_endpoint(self, channel: str) -> str:
         """What this host's server of the ClientServer channel advertises. Raises as `set_client_server_weight`."""
@@ -280,6 +294,41 @@ class Runtime(Calls):
             if len(path.cycle):
                 return
         raise self._closed()
+
+    async def wait_ready_publisher(self, channel: str) -> None:
+        """Wait until a publisher of the fanout channel is heard; unbounded, use a cancel scope.
+
+        Raises NotFoundError when this host does not subscribe to the channel, ShuttingDownError when it ends first.
+        """
+        self.fanout.ready_publishers(channel)
+        async for _loss in self._source.changes():
+            if not self._core.accepting:
+                break
+            if self.fanout.ready_publishers(channel):
+                return
+        raise self._closed()
+
+    # -- fanout --------------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, channel: str, topic: str | None, event: object, *, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Send one event to every subscriber of the fanout channel that is connected now (LV §7).
+
+        Completes when the socket has taken it: it waits for no subscriber and fails for none, see docs/fanout.md for
+        what is lost. `topic`: 1..255 bytes of UTF-8, None for the packet's name.
+
+        Raises NotFoundError when this host does not publish the channel, ValueError for the framework's own topic and
+        other arguments that cannot be sent, TypeError for what is no message, ShuttingDownError.
+        """
+        await self.fanout.publish(channel, topic, event, metadata)
+
+    def fanout_status(self, channel: str) -> FanoutStatus:
+        """The status of a fanout channel: its publisher here, and the publishers that are heard here.
+
+        Raises ConfigurationError for a channel this host has registered neither way (OB-09).
+        """
+        return self.fanout.status(channel)
 
     # -- change at run time -------------------------------------------------------------------------------------------
 
@@ -360,6 +409,7 @@ class Runtime(Calls):
             except Exception:
                 failed = True
                 log.exception("closing %s %s failed", holder.kind, holder.name)
+        failed = not await self.fanout.aclose() or failed
         for location in self.all_locations():
             try:
                 await location.remove()

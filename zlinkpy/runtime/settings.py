@@ -138,6 +138,23 @@ class ClientServerSettings:
 
 
 @frozen(kw_only=True)
+class FanoutSettings:
+    """Section ``fanout.<name>``: one fanout channel of this host, as publisher, subscriber or both."""
+
+    listen: str | None = _setting(Text("an endpoint such as tcp://0.0.0.0:7001"), "Where the publisher is reached.")
+    advertise_host: str | None = _setting(
+        Text("a host name or address"), "Host that subscribers dial, where it is not the one listened on."
+    )
+    rid_prefix: str | None = _setting(
+        Text("1..64 characters of A-Z a-z 0-9 . _ -"), "Start of the publisher's routing id."
+    )
+    publishers: tuple[str, ...] | None = _setting(
+        TextList("a list of endpoints such as tcp://10.0.0.5:7001"),
+        "Publishers to hear, instead of those of the store.",
+    )
+
+
+@frozen(kw_only=True)
 class LogSettings:
     """Section ``log``."""
 
@@ -151,6 +168,7 @@ class Settings:
     Attributes:
         mesh: `MeshSettings` by mesh name.
         client_server: `ClientServerSettings` by channel name.
+        fanout: `FanoutSettings` by channel name.
         origins: Where each key that is set was set last, by dotted key.
     """
 
@@ -163,6 +181,7 @@ class Settings:
     log: LogSettings = field(factory=LogSettings)
     mesh: Mapping[str, MeshSettings] = field(factory=dict)
     client_server: Mapping[str, ClientServerSettings] = field(factory=dict)
+    fanout: Mapping[str, FanoutSettings] = field(factory=dict)
     origins: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
 
     @classmethod
@@ -174,6 +193,7 @@ class Settings:
         overrides: Mapping[str, Any] | None = None,
         meshes: Iterable[str] = (),
         client_servers: Iterable[str] = (),
+        fanouts: Iterable[str] = (),
     ) -> Settings:
         """Read every source and merge them. Does no I/O but reading `file`.
 
@@ -184,12 +204,13 @@ class Settings:
             meshes: The names of the registered meshes, so that ``ZLINK_MESH_<NAME>_…`` finds names that are not
                 lower case letters and digits.
             client_servers: The same for ClientServer channels.
+            fanouts: The same for fanout channels.
 
         Raises:
             ConfigurationError: An unreadable file, an unknown key (with the nearest known one), or a bad value.
         """
         entries = file_entries(Path(file)) if file is not None else []
-        given = {"mesh": meshes, "client_server": client_servers}
+        given = {"mesh": meshes, "client_server": client_servers, "fanout": fanouts}
         tables = [
             NamedTable(
                 section,
@@ -219,7 +240,11 @@ class Settings:
 
 _SECTIONS: Final[dict[str, type]] = {"job_queue": JobQueueSettings, "location": LocationSettings, "log": LogSettings}
 # Sections with a table per name.
-_NAMED: Final[dict[str, type]] = {"mesh": MeshSettings, "client_server": ClientServerSettings}
+_NAMED: Final[dict[str, type]] = {
+    "mesh": MeshSettings,
+    "client_server": ClientServerSettings,
+    "fanout": FanoutSettings,
+}
 
 
 @frozen(kw_only=True)

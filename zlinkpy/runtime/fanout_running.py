@@ -128,7 +128,9 @@ class FanoutParts:
     async def aclose(self) -> bool:
         """Close every socket. Returns False when one could not be closed in order; it has been logged."""
         clean = True
-        for part in (*self._subscribers.values(), *self._publishers.values()):
+        parts: tuple[FanoutPublisher | FanoutSubscriber, ...]
+        parts = (*self._subscribers.values(), *self._publishers.values())
+        for part in parts:
             try:
                 await part.aclose()
             except Exception:

@@ -215,7 +215,9 @@ class Runtime(Calls):
                 *(peer_report("client_server", name, peer, now) for name, status in clients for peer in status.peers),
                 *self.fanout.reports(now),
             ),
-            omitted=sum(each.omitted for each in (*snapshots, *(status for _, status in clients), self.fanout)),
+            omitted=sum(snapshot.omitted for snapshot in snapshots)
+            + sum(status.omitted for _, status in clients)
+            + self.fanout.omitted,
         )
 
     async def connections_of(self, mesh: str, rid: str, *, timeout: float = 5.0) -> NodeConnections:

@@ -20,7 +20,7 @@ from zlinkpy.fanout.subscription import HeardPublisher
 from zlinkpy.link import Backoff, Expectation, Failure, PublisherLink
 from zlinkpy.telemetry import catalogue
 from zlinkpy.transport import Subscription, SubscriptionSink, Transport
-from zlinkpy.wire import BEACON_TOPIC, FanoutEvent, RuntimeState
+from zlinkpy.wire import BEACON_TOPIC, FanoutEvent
 
 log = logging.getLogger("zlinkpy.fanout")
 
@@ -38,18 +38,14 @@ class ListedPublisher:
     rid: str
     endpoint: str
     lifecycle_generation: int
-    runtime_state: RuntimeState
     security_identity: str | None = None
+    takes_subscribers: bool = True
+    """False for one that is leaving: nobody new connects to it, who is connected stays (LO-175)."""
 
     @property
     def expectation(self) -> Expectation:
         """Who has to be heard at the endpoint."""
         return Expectation(rid=self.rid, security_identity=self.security_identity, generation=self.lifecycle_generation)
-
-    @property
-    def takes_subscribers(self) -> bool:
-        """False for one that is leaving: nobody new connects to it, who is connected stays (LO-175)."""
-        return self.runtime_state in (RuntimeState.PREPARING, RuntimeState.SERVING)
 
 
 class FanoutSubscriber:

@@ -333,8 +333,8 @@ def _apply_publishers(subscriber: FanoutSubscriber, snapshot: Snapshot[FanoutDes
                 rid=descriptor.rid,
                 endpoint=descriptor.endpoint,
                 lifecycle_generation=descriptor.lifecycle_generation,
-                runtime_state=descriptor.state,
                 security_identity=descriptor.security_identity,
+                takes_subscribers=descriptor.takes_connections,
             )
             for descriptor in (candidate.descriptor for candidate in snapshot.candidates)
         }

@@ -86,7 +86,9 @@ class FanoutPublisher:
         """Bind, and send the first beacon. Raises ConfigurationError when it cannot bind."""
         self._socket = await transport.publish(self._options.bind)
         self.endpoint = self._options.advertised(self._socket.endpoint)
-        self._beacons = BeaconSchedule(trio.current_time())
+        now = trio.current_time()
+        self._beacons = BeaconSchedule(now)
+        self.tick(now)
         self._core.timer.add(self)
 
     async def aclose(self) -> None:

@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from zlinkpy.errors import ConfigurationError, ProtocolError
 from zlinkpy.execution import is_failure
-from zlinkpy.messages import NO_METADATA, Codecs, Decoder, HandlerSpec, MessageContext, payload_decoder
+from zlinkpy.messages import NO_METADATA, Codecs, Decoder, HandlerSpec, MessageContext, RawMessage, payload_decoder
 from zlinkpy.telemetry import Telemetry, catalogue
 from zlinkpy.wire import FanoutEvent, check_topic
 
@@ -27,8 +27,8 @@ class EventHandler:
     """One registered handler, ready to be called."""
 
     spec: HandlerSpec
-    topic: str
-    decode: Decoder
+    decode: Decoder | None
+    """None: it takes the RawMessage as it came."""
 
     @property
     def label(self) -> str:
@@ -43,6 +43,7 @@ class EventHandlers:
     codecs: Codecs
     telemetry: Telemetry
     _handlers: dict[tuple[str, str], EventHandler] = field(factory=dict)
+    _raw: dict[str | None, EventHandler] = field(factory=dict)
     _topics: dict[str, bytes] = field(factory=dict)
 
     def add(self, spec: HandlerSpec, topic: str | None) -> None:
@@ -52,11 +53,8 @@ class EventHandlers:
         topic and packet that has a handler already.
         """
         topic = spec.packet_name if topic is None else topic
-        try:
-            self._topics[topic] = check_topic(topic)
-        except ValueError as error:
-            raise ConfigurationError(f"fanout channel {self.channel!r}, handler {spec.label}: {error}") from None
-        handler = EventHandler(spec, topic, payload_decoder(self.codecs, spec.message_type))
+        self._subscribe(topic, spec)
+        handler = EventHandler(spec, payload_decoder(self.codecs, spec.message_type))
         taken = self._handlers.setdefault((topic, spec.packet_name), handler)
         if taken is not handler:
             raise ConfigurationError(
@@ -64,22 +62,42 @@ class EventHandlers:
                 f"{taken.label} and {spec.label}; remove one, or name the packet differently"
             )
 
+    def add_raw(self, spec: HandlerSpec, topic: str | None) -> None:
+        """Register `spec` for what no other handler of `topic` takes; None: of whatever topic. Raises as `add`."""
+        if topic is not None:
+            self._subscribe(topic, spec)
+        handler = EventHandler(spec, None)
+        taken = self._raw.setdefault(topic, handler)
+        if taken is not handler:
+            what = "every topic" if topic is None else f"topic {topic!r}"
+            raise ConfigurationError(
+                f"fanout channel {self.channel!r}: {what} has two raw handlers: {taken.label} and {spec.label}; remove one"
+            )
+
+    def _subscribe(self, topic: str, spec: HandlerSpec) -> None:
+        try:
+            self._topics[topic] = check_topic(topic)
+        except ValueError as error:
+            raise ConfigurationError(f"fanout channel {self.channel!r}, handler {spec.label}: {error}") from None
+
     def __iter__(self) -> Iterator[EventHandler]:
-        return iter(self._handlers.values())
+        yield from self._handlers.values()
+        yield from self._raw.values()
 
     @property
     def topics(self) -> tuple[bytes, ...]:
         """What to subscribe to."""
-        return tuple(self._topics.values())
-
-    def is_subscribed(self, topic: str) -> bool:
-        return topic in self._topics
+        return (b"",) if None in self._raw else tuple(self._topics.values())
 
     def job(self, event: FanoutEvent) -> EventJob | None:
         """The turn of a received event; None when nothing here wants it, which is no error (LV-89)."""
-        if event.topic not in self._topics:
+        if event.topic not in self._topics and None not in self._raw:
             return None
-        handler = self._handlers.get((event.topic, event.payload.packet_name))
+        handler = (
+            self._handlers.get((event.topic, event.payload.packet_name))
+            or self._raw.get(event.topic)
+            or self._raw.get(None)
+        )
         if handler is None:
             log.info(
                 "fanout channel %s: no handler for packet %s of topic %s",
@@ -112,12 +130,18 @@ class EventJob:
         """Take the turn; a coroutine is what is left of it for an async handler."""
         spec = self.handler.spec
         try:
-            message = self.handler.decode(self.event.payload.content_type, self.event.content)
+            message = self._message()
             result = spec.call(message, self.context() if spec.wants_context else None)
         except BaseException as error:  # noqa: BLE001 - sorted in _failed
             self._failed(error)
             return None
         return self._finish(result) if spec.is_async else None
+
+    def _message(self) -> Any:
+        head, decode = self.event.payload, self.handler.decode
+        if decode is None:
+            return RawMessage(head.packet_name, self.event.content, head.content_type)
+        return decode(head.content_type, self.event.content)
 
     async def _finish(self, result: Any) -> None:
         try:

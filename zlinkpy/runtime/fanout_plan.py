@@ -118,7 +118,10 @@ def _subscriber(
     where = where_of(channel.name)
     handlers = EventHandlers(channel.name, codecs, telemetry)
     for registration in channel.handlers:
-        handlers.add(HandlerSpec.inspect(registration.function, "send"), registration.topic)
+        if registration.is_raw:
+            handlers.add_raw(HandlerSpec.raw(registration.function), registration.topic)
+        else:
+            handlers.add(HandlerSpec.inspect(registration.function, "send"), registration.topic)
     publishers = tuple(
         check_peer_endpoint(publisher, f"{where}.publishers")
         for publisher in chosen(settings, "publishers", channel.publishers)

@@ -42,6 +42,7 @@ class EventRegistration:
 
     function: Callable[..., Any]
     topic: str | None
+    is_raw: bool
 
 
 @define(eq=False)
@@ -63,6 +64,16 @@ class SubscribedChannel:
         Raises ConfigurationError for a topic that is not 1..255 bytes of UTF-8 or is the framework's (LV-87), and for
         what is no handler.
         """
+        return self._handler(topic, is_raw=False)
+
+    def on_raw_event(self, topic: str | None = None) -> Callable[[F], F]:
+        """Decorator: handle the events of `topic` that no other handler takes, as `RawMessage`, whatever their packet.
+
+        For tools and gateways. `topic` None: every topic. Raises as `on_event`.
+        """
+        return self._handler(topic, is_raw=True)
+
+    def _handler(self, topic: str | None, *, is_raw: bool) -> Callable[[F], F]:
         if self._frozen():
             raise InvalidOperationError(f"{where_of(self.name)}: the host has started; registrations are fixed")
         if topic is not None:
@@ -72,8 +83,9 @@ class SubscribedChannel:
                 raise ConfigurationError(f"{where_of(self.name)}: {error}") from None
 
         def decorate(function: F) -> F:
-            check_handler(function, "send")
-            self.handlers.append(EventRegistration(function, topic))
+            if not is_raw:
+                check_handler(function, "send")
+            self.handlers.append(EventRegistration(function, topic, is_raw))
             return function
 
         return decorate

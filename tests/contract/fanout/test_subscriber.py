@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from tests.contract.fanout.world import CHANNEL, TOPIC, Node, Placed, PuppetPublisher, World, event
+import zlinkpy as zl
+from tests.contract.fanout.world import CHANNEL, PACKED, TOPIC, Node, Placed, PuppetPublisher, World, event
 from tests.puppet import until
 from zlinkpy.fanout import PublisherPhase
 from zlinkpy.link import FailureReason
@@ -167,6 +168,35 @@ async def test_topics_are_compared_whole(autojump_clock: object, world: World) -
     await trio.sleep(0.1)
     assert s.numbers == [0]
     assert s.is_ready(u.endpoint)
+
+
+async def test_a_raw_handler_takes_what_no_other_handler_takes(autojump_clock: object, world: World) -> None:
+    u = await world.puppet()
+    raw: list[tuple[str | None, zl.RawMessage]] = []
+    host = zl.Host(transport=lambda entropy: world.network.transport("s"), watchdog=False)
+    feed = host.fanout_subscriber(CHANNEL, publishers=[u.endpoint])
+    typed: list[int] = []
+
+    @feed.on_event(TOPIC)
+    def placed(message: Placed) -> None:
+        typed.append(message.n)
+
+    @feed.on_raw_event()
+    def anything(message: zl.RawMessage, context: zl.MessageContext) -> None:
+        raw.append((context.topic, message))
+
+    async with host.run():
+        await u.subscribed()
+        u.event(1)
+        u.event(2, packet="Cancelled")
+        u.event(3, topic="elsewhere")
+        u.beacon()
+        await trio.sleep(0.1)
+    assert typed == [1]
+    assert raw == [
+        (TOPIC, zl.RawMessage("Cancelled", PACKED + b"\2")),
+        ("elsewhere", zl.RawMessage("Placed", PACKED + b"\3")),
+    ]
 
 
 # -- sockets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import trio
 
@@ -20,7 +21,7 @@ from zlinkpy.mesh import (
     RouteMesh,
     mesh_reports,
 )
-from zlinkpy.runtime.discovery import MeshLocation
+from zlinkpy.runtime.discovery import ServiceLocation
 from zlinkpy.runtime.lifecycle_machine import Lifecycle
 from zlinkpy.runtime.plan import HostOptions, MeshPlan
 from zlinkpy.runtime.registration import check_timeout
@@ -60,7 +61,7 @@ class Runtime(Calls):
         watchdog: LoopWatchdog | None,
     ) -> None:
         super().__init__(core)
-        self.locations: dict[str, MeshLocation] = {}
+        self.locations: dict[str, ServiceLocation[Any]] = {}
         self._options = options
         self._lease = lease
         self._health = health

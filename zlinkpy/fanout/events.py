@@ -71,7 +71,8 @@ class EventHandlers:
         if taken is not handler:
             what = "every topic" if topic is None else f"topic {topic!r}"
             raise ConfigurationError(
-                f"fanout channel {self.channel!r}: {what} has two raw handlers: {taken.label} and {spec.label}; remove one"
+                f"fanout channel {self.channel!r}: {what} has two raw handlers: {taken.label} and "
+                f"{spec.label}; remove one"
             )
 
     def _subscribe(self, topic: str, spec: HandlerSpec) -> None:

@@ -6,13 +6,10 @@ an application, and what does not work fails with the same error. JSON is transl
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import click
-import msgpack
 import trio
 from attrs import frozen
 
@@ -20,9 +17,9 @@ from zlinkpy.cli.failures import ReportingCommand
 from zlinkpy.cli.joining import Joined, Joining, joined, joining_of, joining_options
 from zlinkpy.cli.options import split_pairs
 from zlinkpy.cli.output import Output, dump_json
+from zlinkpy.cli.payloads import decoded, encoded
 from zlinkpy.cli.stopping import run_until_done
-from zlinkpy.errors import ProtocolError, UnavailableError
-from zlinkpy.messages import CONTENT_TYPE
+from zlinkpy.errors import UnavailableError
 from zlinkpy.runtime import RawMessage
 
 
@@ -65,7 +62,7 @@ def request(**arguments: Any) -> None:
     """
     call, output = _call_of(**arguments)
     reply = run_until_done(lambda: _on_mesh(call, output, _request))
-    document = _decoded(reply)
+    document = decoded(reply)
     if output.as_json:
         output.data({"packet": reply.packet_name if reply is not None else None, "reply": document}, list)
     else:
@@ -97,41 +94,11 @@ def _call_of(
     call = Call(
         channel=None if node is not None else words[0],
         node=node,
-        message=RawMessage(words[fewest - 1], _encoded(words[fewest] if len(words) > fewest else "{}")),
+        message=RawMessage(words[fewest - 1], encoded(words[fewest] if len(words) > fewest else "{}")),
         joining=joining,
         metadata=split_pairs(pairs, "--metadata"),
     )
     return call, Output(as_json=as_json)
-
-
-def _encoded(text: str) -> bytes:
-    """msgpack of a JSON object."""
-    if text == "-":
-        text = sys.stdin.read()
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise click.BadParameter(
-            f"not JSON: {error.msg} at line {error.lineno} column {error.colno}", param_hint="JSON"
-        ) from None
-    if not isinstance(fields, dict):
-        raise click.BadParameter(f"a message is an object of fields, not {dump_json(fields)}", param_hint="JSON")
-    try:
-        packed: bytes = msgpack.packb(fields)
-    except (ValueError, OverflowError, TypeError) as error:
-        raise click.BadParameter(f"cannot be sent: {error}", param_hint="JSON") from None
-    return packed
-
-
-def _decoded(reply: RawMessage | None) -> Any:
-    if reply is None:
-        return None
-    if reply.content_type != CONTENT_TYPE:
-        return {"content_type": reply.content_type, "payload": reply.payload}
-    try:
-        return msgpack.unpackb(reply.payload, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"the reply is not msgpack: {error}", field="reply.payload") from None
 
 
 async def _on_mesh(

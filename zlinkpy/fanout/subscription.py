@@ -167,11 +167,16 @@ class HeardPublisher:
             self.perform_on(link, link.violated(error, now))
             return
         if isinstance(event, Beacon):
-            self.perform_on(link, link.beacon(now))
+            self._heard(link, link.beacon(now))
             return
-        self.perform_on(link, link.record(event.source_rid, now))
+        self._heard(link, link.record(event.source_rid, now))
         if link.ready:
             self.owner.event(event, sum(map(len, frames)), subscription)
+
+    def _heard(self, link: PublisherLink, actions: Sequence[Action]) -> None:
+        # Nearly always nothing: the deadline has moved later, which nobody has to be told.
+        if actions:
+            self.perform_on(link, actions)
 
     def closed(self, link: PublisherLink, cause: str) -> None:
         """A socket was seen closed."""

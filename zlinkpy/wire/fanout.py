@@ -19,6 +19,7 @@ from zlinkpy.wire.explain import check_body, check_count, check_flags, check_pre
 from zlinkpy.wire.limits import FLAG_METADATA, PREFIX_SIZE, TEXT_MAX
 from zlinkpy.wire.metadata import decode_metadata, encode_metadata
 from zlinkpy.wire.parse import PARSE_ERRORS, emit_unpack
+from zlinkpy.wire.recall import RECALLED
 from zlinkpy.wire.schema import Rid, Str, Text, mistake, utf8_size, violation
 from zlinkpy.wire.structures import PayloadHead
 from zlinkpy.wire.table import prefix_of
@@ -99,8 +100,27 @@ def _writer() -> Callable[[_Head], bytes]:
     return e.function("write_fanout", "command")
 
 
-_read_head = _reader()
 _write_head = _writer()
+
+
+def _recalling(read: Callable[[bytes], _Head]) -> Callable[[bytes], _Head]:
+    """A publisher's head frame is the same for every event of one packet: what was accepted once is recalled by its
+    bytes (see `zlinkpy.wire.recall`)."""
+    known: dict[bytes, _Head] = {}
+
+    def recall(frame: bytes) -> _Head:
+        head = known.get(frame)
+        if head is None:
+            head = read(frame)
+            if len(known) >= RECALLED:
+                known.clear()
+            known[frame] = head
+        return head
+
+    return recall
+
+
+_read_head = _recalling(_reader())
 
 
 def check_topic(topic: str) -> bytes:

@@ -119,6 +119,15 @@ class Host:
         self._published: dict[str, PublishedChannel] = {}
         self._subscribed: dict[str, SubscribedChannel] = {}
         self._started = False
+        self._runtime: Runtime | None = None
+
+    @property
+    def runtime(self) -> Runtime:
+        """What `run()` gave, for handlers that call others. Raises InvalidOperationError while the host does not
+        run."""
+        if self._runtime is None:
+            raise InvalidOperationError("the host is not running")
+        return self._runtime
 
     def mesh(
         self,
@@ -427,7 +436,8 @@ class Host:
                     if code is not None:
                         watchdog.register(code, spec.label)
                 await nursery.start(watchdog.run)
-            rt = Runtime(core, options, lease=lease, health=health, watchdog=watchdog)
+            rt = self._runtime = Runtime(core, options, lease=lease, health=health, watchdog=watchdog)
+            stack.callback(self._ended)
             if lease is not None:
                 lease.on_change(partial(_watch_lease, rt, lease))
             # Shielded: when the body is cancelled, accepted work still gets ABORT_DEADLINE, and needs its workers.
@@ -453,6 +463,9 @@ class Host:
                 raise
             with trio.CancelScope(shield=True):
                 await rt.shutdown()
+
+    def _ended(self) -> None:
+        self._runtime = None
 
     async def _start(
         self,

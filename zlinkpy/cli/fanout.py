@@ -20,6 +20,7 @@ from zlinkpy.errors import UnavailableError
 from zlinkpy.location.open import store_label
 from zlinkpy.messages import MessageContext
 from zlinkpy.runtime import Host, RawMessage
+from zlinkpy.wire import check_topic
 
 DEFAULT_TIMEOUT = 10.0
 _SHUTDOWN_SECONDS = 2.0
@@ -29,9 +30,18 @@ _LOOK_SECONDS = 0.02
 _SETTLE_SECONDS = 0.2
 
 
+def _checked_topics(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+    for topic in value if isinstance(value, tuple) else (value,):
+        try:
+            check_topic(topic)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return value
+
+
 @click.command("publish", cls=ReportingCommand, short_help="Publish one event on a fanout channel.")
 @click.argument("channel")
-@click.argument("topic")
+@click.argument("topic", callback=_checked_topics)
 @click.argument("packet")
 @click.argument("payload", metavar="[JSON]", default="{}")
 @store_option
@@ -124,7 +134,7 @@ async def _publish(
 
 @click.command("subscribe", cls=ReportingCommand, short_help="Print the events of a fanout channel.")
 @click.argument("channel")
-@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1, callback=_checked_topics)
 @store_option
 @click.option(
     "--publisher",

@@ -16,6 +16,8 @@ from typing import Protocol
 
 from attrs import frozen
 
+from zlinkpy.security import HostKeys
+
 # One rotation takes at most this many records of one connection (wire.md §12, seed 004 §4: fixed at 64), and ends a
 # connection's turn earlier at either budget. Each budget is finite on purpose: one axis alone lets a peer monopolise
 # by another (LV-109..112).
@@ -81,6 +83,15 @@ class Connection(Protocol):
     def is_open(self) -> bool:
         """True between `opened` and the first of close() and `closed`."""
 
+    @property
+    def peer_key(self) -> str | None:
+        """The CURVE public key (z85) that the peer proved to hold; None without keys. Of a dialled connection it is the
+        key that was expected, and counts as proved from `opened` on."""
+
+    @property
+    def security_failed(self) -> bool:
+        """True when the connection ended, or did not come about, for a matter of keys; `closed` says which."""
+
     def send(self, frames: Sequence[bytes]) -> bool:
         """Submit one record now. False: the send queue is full and nothing was taken.
 
@@ -138,6 +149,13 @@ class Listener(Protocol):
 class Transport(Protocol):
     """A factory of listeners and dialled connections; `async with` runs its receive stage."""
 
+    def secure(self, keys: HostKeys) -> None:
+        """Use `keys` on every socket; before the transport is entered.
+
+        Only peers whose key `keys` admits get in or are dialled. When one is taken off the list its connections end
+        within two seconds, with `security_failed`.
+        """
+
     async def listen(self, endpoint: str, accept: Callable[[Connection], Sink]) -> Listener:
         """Bind. `accept` is called once per accepted connection, at its first record, and returns its sink.
 
@@ -146,10 +164,11 @@ class Transport(Protocol):
         Raises ConfigurationError naming the endpoint and the fix when it is malformed, taken or not local.
         """
 
-    def dial(self, endpoint: str, sink: Sink) -> Connection:
+    def dial(self, endpoint: str, sink: Sink, *, server_key: str | None = None) -> Connection:
         """Start connecting; `opened` or, within DIAL_SECONDS, `closed` follows.
 
-        Raises ConfigurationError for a malformed endpoint.
+        `server_key` is the peer's CURVE public key (z85), which a transport with keys needs. Raises ConfigurationError
+        for a malformed endpoint, and its subclass KeyRefusedError when keys forbid this dial.
         """
 
     def statistics(self) -> TransportStatistics: ...

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from zlinkpy.transport.curve import HandshakeFailure
 from zlinkpy.transport.interface import (
     FIRST_RECORD_SECONDS,
     LEFTOVERS_SECONDS,
@@ -53,6 +54,8 @@ class MemoryConnection:
         self._end_seen = False
         self._leftovers_until = 0.0
         self._cause: str | None = None
+        self._peer_key: str | None = None
+        self._security_failed = False
         self._end_sent = False
         self._posts: deque[list[bytes]] = deque()
         self._waiters: deque[trio.lowlevel.Task] = deque()
@@ -72,6 +75,14 @@ class MemoryConnection:
     @property
     def is_open(self) -> bool:
         return self._open
+
+    @property
+    def peer_key(self) -> str | None:
+        return self._peer_key
+
+    @property
+    def security_failed(self) -> bool:
+        return self._security_failed
 
     @property
     def posted(self) -> int:
@@ -234,8 +245,23 @@ class MemoryConnection:
         self._open = True
         self._tell_opened()
 
-    def refused(self) -> None:
-        self._finish_soon("connection refused")
+    def proved(self, key: str | None) -> None:
+        """What the transport handshake says of the peer."""
+        self._peer_key = key
+
+    def refused(self, failure: HandshakeFailure | None = None) -> None:
+        if failure is None:
+            self._finish_soon("connection refused")
+        else:
+            self._security_failed = failure.is_security
+            self._finish_soon(failure.text)
+
+    def check_key(self, admits: Callable[[str | None], bool]) -> None:
+        """The allow-list is another one: end the connection of a peer that is off it."""
+        if not self._closing and not self._done and not admits(self._peer_key):
+            self._cause = f"the key {self._peer_key} was taken off the allow-list"
+            self._security_failed = True
+            self.close()
 
     def broken(self) -> None:
         """Cut from outside."""
@@ -412,7 +438,7 @@ class MemoryListener:
 
     def present(self, end: MemoryConnection) -> bool:
         """Ask who owns `end`; False: nobody, it is closed."""
-        if self._closing:
+        if self._closing or not self.transport.curve.admits(end.peer_key):
             end.close()
             return False
         try:

@@ -20,7 +20,10 @@ import trio
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError
+from zlinkpy.security import HostKeys
+from zlinkpy.transport.curve import CURVE, MECHANISM_MISMATCH, REFUSED, HandshakeFailure
 from zlinkpy.transport.endpoints import Endpoint
+from zlinkpy.transport.monitor import MonitorEvent
 
 if TYPE_CHECKING:
     from zlinkpy.transport.interface import Connection
@@ -85,6 +88,21 @@ class Attempt:
     connection: MemoryConnection
     endpoint: Endpoint
     due: float
+
+
+def shake_hands(connection: MemoryConnection, server: HostKeys | None) -> HandshakeFailure | None:
+    """What comes of a key exchange, in the words that a ZeroMQ socket would have for it."""
+    client = connection.transport.curve.keys
+    handshake = connection.transport.curve.handshake(connection.peer_key)
+    if (client is None) != (server is None):
+        return handshake.failure(MonitorEvent.PROTOCOL_FAILED, MECHANISM_MISMATCH)
+    if client is None or server is None:
+        return None
+    if connection.peer_key != server.public:
+        return handshake.after_asking(CURVE)
+    if not server.admits(client.public):
+        return handshake.failure(MonitorEvent.AUTHENTICATION_FAILED, REFUSED)
+    return None
 
 
 class MemoryNetwork:
@@ -288,6 +306,10 @@ class MemoryNetwork:
         if listener is None or text in self._refusing:
             connection.refused()
             return None
+        failure = shake_hands(connection, listener.transport.curve.keys)
+        if failure is not None:
+            connection.refused(failure)
+            return None
         receiver = listener.transport.name
         forth, back = (Direction(*names, self._queue) for names in ((sender, receiver), (receiver, sender)))
         acceptor = listener.accepted_end()
@@ -295,6 +317,8 @@ class MemoryNetwork:
         self._wires[wire] = None
         acceptor.attach(wire, out=back, into=forth)
         connection.attach(wire, out=forth, into=back)
+        own = connection.transport.curve.keys
+        acceptor.proved(own.public if own is not None else None)
         connection.established(trio.current_time() + self.latency(receiver, sender))
         return None
 

@@ -16,6 +16,8 @@ from types import TracebackType
 
 import trio
 
+from zlinkpy.security import RELOAD_SECONDS, HostKeys
+from zlinkpy.transport.curve import Curve
 from zlinkpy.transport.endpoints import Endpoint, parse_endpoint
 from zlinkpy.transport.interface import DIAL_SECONDS, Connection, Listener, Sink, TransportStatistics
 from zlinkpy.transport.memory_connection import MemoryConnection, MemoryListener
@@ -39,9 +41,16 @@ class MemoryTransport:
         self._chore_numbers = count()
         self._changed = trio.Event()
         self._all_gone = trio.Event()
+        self.curve = Curve(None)
         self._running = False
         self._failed = False
         self._served = trio.Event()
+
+    def secure(self, keys: HostKeys) -> None:
+        """See `Transport.secure`. Nothing is encrypted; who is let in is decided as with ZeroMQ."""
+        if self._running:
+            raise RuntimeError("a transport gets its keys before it is entered")
+        self.curve = Curve(keys)
 
     async def __aenter__(self) -> MemoryTransport:
         self.network.join(self)
@@ -49,6 +58,8 @@ class MemoryTransport:
         nursery = await self._nursery_manager.__aenter__()
         await nursery.start(self._serve)
         self._running = True
+        if self.curve.keys is not None:
+            self._look_at_the_list()
         return self
 
     async def __aexit__(
@@ -89,11 +100,13 @@ class MemoryTransport:
         self.network.note("listen", self.name, listener.endpoint)
         return listener
 
-    def dial(self, endpoint: str, sink: Sink) -> Connection:
+    def dial(self, endpoint: str, sink: Sink, *, server_key: str | None = None) -> Connection:
         """Start connecting; see `Transport.dial`."""
         self._must_be_running()
         parsed: Endpoint = parse_endpoint(endpoint, binding=False)
+        self.curve.check_dial(endpoint, server_key)
         connection = MemoryConnection(self, endpoint, sink, None)
+        connection.proved(server_key)
         self.adopt(connection)
         self._dialling[connection] = None
         self.network.note("dial", self.name, connection.id, endpoint)
@@ -189,6 +202,17 @@ class MemoryTransport:
         if self._chores:
             due.append(self._chores[0][0])
         return min(due, default=float("inf"))
+
+    def _look_at_the_list(self) -> None:
+        """As the authenticator's thread does with ZeroMQ."""
+        keys = self.curve.keys
+        assert keys is not None
+        if keys.refresh(trio.current_time()):
+            for connection in list(self._connections):
+                if connection.met:
+                    connection.check_key(self.curve.admits)
+        if keys.allow_list is not None:
+            self.at(trio.current_time() + RELOAD_SECONDS, self._look_at_the_list)
 
     # -- leaving
 

@@ -25,6 +25,7 @@ from enum import Enum, auto
 import trio
 import zmq
 
+from zlinkpy.transport.curve import DialHandshake, HandshakeFailure
 from zlinkpy.transport.interface import DIAL_SECONDS, LEFTOVERS_SECONDS, POST_LIMIT, Connection, ConnectionClosed, Sink
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import ReceiveStage, Source, TurnEnd
@@ -85,6 +86,8 @@ class PhysicalConnection:
         self._corked: list[Sequence[bytes]] = []
         self._waiters: deque[trio.lowlevel.Task] = deque()
         self._cause: str | None = None
+        self._peer_key: str | None = None
+        self._security_failed = False
         # The owner asked for the close: it gets no record from then on, whatever is still to be read.
         self._closed_here = False
 
@@ -99,6 +102,21 @@ class PhysicalConnection:
     @property
     def is_open(self) -> bool:
         return self._phase is Phase.OPEN
+
+    @property
+    def peer_key(self) -> str | None:
+        return self._peer_key
+
+    @property
+    def security_failed(self) -> bool:
+        return self._security_failed
+
+    def check_key(self, admits: Callable[[str | None], bool]) -> None:
+        """The allow-list is another one: end the connection of a peer that is off it."""
+        if not self._closed_here and not admits(self._peer_key):
+            self._cause = f"the key {self._peer_key} was taken off the allow-list"
+            self._security_failed = True
+            self.close()
 
     @property
     def is_blocked(self) -> bool:
@@ -320,6 +338,8 @@ class DialledConnection(PhysicalConnection):
         endpoint: str,
         sink: Sink,
         forget: Callable[[DialledConnection], None],
+        handshake: DialHandshake,
+        ask: Callable[[str, Callable[[str | None], None]], None],
     ) -> None:
         super().__init__(stage=stage, source=self, socket=socket, routing_id=alias, number=number, endpoint=endpoint)
         self.touch_level = 0
@@ -329,6 +349,11 @@ class DialledConnection(PhysicalConnection):
         self._socket_fd = descriptor_of(socket)
         self._monitor = monitor
         self._forget = forget
+        self._handshake = handshake
+        self._ask = ask
+        # The peer hung up, and is being asked for its mechanism.
+        self._asking = False
+        self._peer_key = handshake.server_key
         self._paused = False
         self._ended: str | None = None
         self._leftovers_until = 0.0
@@ -407,21 +432,37 @@ class DialledConnection(PhysicalConnection):
     # -- the monitor
 
     def observe(self) -> None:
-        for event, _ in self._monitor.drain():
-            if event is MonitorEvent.HANDSHAKE_SUCCEEDED:
+        for event, value in self._monitor.drain():
+            failure = self._handshake.failure(event, value) if self._phase is Phase.CONNECTING else None
+            if failure is not None:
+                self._handshake_failed(failure)
+            elif event is MonitorEvent.HANDSHAKE_SUCCEEDED:
                 if self._phase is Phase.CONNECTING:
                     self._phase = Phase.OPEN
                     self._tell_opened()
             elif event is MonitorEvent.CONNECT_FAILED:
                 self.disconnected("connection refused or no route")
-            elif event is MonitorEvent.AUTHENTICATION_FAILED:
-                self.disconnected("authentication failed")
-            elif event is MonitorEvent.HANDSHAKE_FAILED:
-                self.disconnected("transport handshake failed")
             elif event is MonitorEvent.DISCONNECTED:
                 self.disconnected("disconnected")
             elif event is MonitorEvent.STOPPED:
                 self._bury()
+
+    def _handshake_failed(self, failure: HandshakeFailure) -> None:
+        if self._asking:
+            return
+        if failure.is_vague:
+            self._asking = True
+            self._ask(self.endpoint, self._told_mechanism)
+        else:
+            self._fail_handshake(failure)
+
+    def _told_mechanism(self, mechanism: str | None) -> None:
+        self._fail_handshake(self._handshake.after_asking(mechanism))
+
+    def _fail_handshake(self, failure: HandshakeFailure) -> None:
+        if self._phase is Phase.CONNECTING and self._ended is None:
+            self._security_failed = failure.is_security
+            self.disconnected(failure.text)
 
     def disconnected(self, cause: str) -> None:
         if self._ended is not None or self._phase is Phase.CLOSED or self._socket_is_gone:
@@ -480,7 +521,7 @@ class DialledConnection(PhysicalConnection):
 
     def _dial_timed_out(self) -> None:
         if self._phase is Phase.CONNECTING:
-            self.disconnected("dial timed out")
+            self._fail_handshake(self._handshake.timed_out())
 
     def _leftovers_over(self) -> None:
         # Who is reading them gets to their end.

@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import os
 import socket as network
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -35,8 +36,9 @@ import zmq
 from attrs import define
 
 from zlinkpy.errors import InternalFailureError
+from zlinkpy.transport.curve import Curve, accepted_failure
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, Connection, Sink
-from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
+from zlinkpy.transport.monitor import HANDSHAKE_FAILURES, Monitor, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
 from zlinkpy.transport.rotation import Budgets, SharedTurn
 from zlinkpy.transport.sockets import SocketFactory
@@ -114,12 +116,13 @@ class AcceptedConnection(PhysicalConnection):
 
     def __init__(
         self, *, listener: ZmqListener, stage: ReceiveStage, socket: zmq.Socket[bytes], routing_id: bytes, number: int,
-        endpoint: str, descriptor: Descriptor | None,
+        endpoint: str, descriptor: Descriptor | None, peer_key: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             stage=stage, source=listener, socket=socket, routing_id=routing_id, number=number, endpoint=endpoint
         )
         self._listener = listener
+        self._peer_key = peer_key
         self._phase = Phase.OPEN
         self.descriptor = descriptor
         self.ended: str | None = None
@@ -216,7 +219,7 @@ class ZmqListener:
     def __init__(
         self, *, stage: ReceiveStage, sockets: SocketFactory, socket: zmq.Socket[bytes], monitor: Monitor,
         endpoint: str, accept: Callable[[Connection], Sink], next_number: Callable[[], int],
-        forget: Callable[[ZmqListener], None],
+        forget: Callable[[ZmqListener], None], curve: Curve,
     ) -> None:  # fmt: skip
         self.touch_level = 0
         self.lingering: dict[AcceptedConnection, None] = {}
@@ -229,9 +232,10 @@ class ZmqListener:
         self._accept = accept
         self._next_number = next_number
         self._forget = forget
+        self._curve = curve
         self._paused = False
         self._closing = False
-        self._strangers = 0
+        self._strangers: Counter[str] = Counter()
         self._gone = trio.Event()
         self._nobody_lingers = trio.Event()
         self._live: dict[int, Descriptor] = {}
@@ -356,7 +360,11 @@ class ZmqListener:
             if descriptor is not None:
                 shut_down(fd, descriptor.identity)
             return None
-        connection = self._claim(descriptor, routing_id)
+        connection = self._claim(descriptor, routing_id, self._curve.peer_key(first))
+        if not self._curve.admits(connection.peer_key):
+            # Off the list between its handshake and its first record.
+            connection.close()
+            return None
         try:
             sink = self._accept(connection)
         except Exception:
@@ -368,12 +376,14 @@ class ZmqListener:
             connection.disconnected("disconnected")
         return connection, frames, sum(map(len, frames))
 
-    def _claim(self, descriptor: Descriptor | None, routing_id: bytes) -> AcceptedConnection:
+    def _claim(
+        self, descriptor: Descriptor | None, routing_id: bytes, peer_key: str | None = None
+    ) -> AcceptedConnection:
         """Bind an id to its descriptor; None: the peer sent and was gone before it was read."""
         earlier = descriptor.connection if descriptor is not None else None
         connection = AcceptedConnection(
             listener=self, stage=self._stage, socket=self._socket, routing_id=routing_id, number=self._next_number(),
-            endpoint=self._endpoint, descriptor=descriptor,
+            endpoint=self._endpoint, descriptor=descriptor, peer_key=peer_key,
         )  # fmt: skip
         if descriptor is not None:
             descriptor.connection = connection
@@ -485,21 +495,23 @@ class ZmqListener:
                 descriptor = self._live.pop(fd, None)
                 if descriptor is not None and descriptor.connection is not None:
                     descriptor.connection.disconnected("disconnected")
-            elif event is MonitorEvent.HANDSHAKE_FAILED or event is MonitorEvent.AUTHENTICATION_FAILED:
-                self._stranger_came()
+            elif event in HANDSHAKE_FAILURES:
+                self._stranger_came(accepted_failure(event, fd, has_keys=self._curve.keys is not None))
             elif event is MonitorEvent.STOPPED:
                 self._bury()
 
-    def _stranger_came(self) -> None:
+    def _stranger_came(self, why: str) -> None:
         """Say so for the 1st, 10th, 100th …: a port scanner must not fill the log, and an outage must show there."""
-        self._strangers += 1
-        if str(self._strangers).rstrip("0") == "1":
+        self._strangers[why] += 1
+        if str(self._strangers[why]).rstrip("0") == "1":
             LOGGER.warning(
-                "a connection at %s ended before its ZeroMQ handshake (%d so far): what connects there is no mesh "
-                "node, or one with other keys; check who uses this port",
-                self._endpoint,
-                self._strangers,
+                "a connection at %s was not let in (%d so far): %s", self._endpoint, self._strangers[why], why
             )
+
+    def check_keys(self, admits: Callable[[str | None], bool]) -> None:
+        """The allow-list is another one."""
+        for connection in list(self._by_id.values()):
+            connection.check_key(admits)
 
     # -- closing the whole
 

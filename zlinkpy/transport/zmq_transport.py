@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from types import TracebackType
 
@@ -21,8 +22,12 @@ import zmq
 
 from zlinkpy.entropy import Entropy
 from zlinkpy.errors import ConfigurationError, InternalFailureError
+from zlinkpy.security import HostKeys, KeyRefusedError
+from zlinkpy.transport.authenticator import Authenticator
+from zlinkpy.transport.curve import Curve
 from zlinkpy.transport.endpoints import parse_endpoint
-from zlinkpy.transport.interface import Connection, Listener, Sink, TransportStatistics
+from zlinkpy.transport.greeting import mechanism_at
+from zlinkpy.transport.interface import DIAL_SECONDS, Connection, Listener, Sink, TransportStatistics
 from zlinkpy.transport.readiness import Readiness, make_readiness
 from zlinkpy.transport.receive_stage import ReceiveStage
 from zlinkpy.transport.rotation import Budgets
@@ -52,6 +57,7 @@ class ZmqTransport:
         entropy: where connection aliases come from.
         max_message_bytes: a larger frame drops its connection before it is allocated. None: no cap.
         send_queue, receive_queue: records per connection that wait in libzmq, each way.
+        handshake_seconds: what one transport handshake may take, in real seconds.
         budgets: bounds of a turn; the defaults are those of the interface.
         context: for tests that look at it afterwards; it is not terminated here.
     """
@@ -63,16 +69,22 @@ class ZmqTransport:
         max_message_bytes: int | None = None,
         send_queue: int = QUEUE_RECORDS,
         receive_queue: int = QUEUE_RECORDS,
+        handshake_seconds: float = DIAL_SECONDS,
         budgets: Budgets | None = None,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         self._entropy = entropy
         self._options = SocketOptions(
-            max_message_bytes=max_message_bytes, send_queue=send_queue, receive_queue=receive_queue
+            max_message_bytes=max_message_bytes,
+            send_queue=send_queue,
+            receive_queue=receive_queue,
+            handshake_seconds=handshake_seconds,
         )
         self._budgets = budgets or Budgets()
         self._own_context = context is None
         self._context: zmq.Context[zmq.Socket[bytes]] | None = context
+        self._curve = Curve(None)
+        self._authenticator: Authenticator | None = None
         self._numbers = count(1)
         self._dialled: dict[DialledConnection, None] = {}
         self._listeners: dict[ZmqListener, None] = {}
@@ -82,6 +94,12 @@ class ZmqTransport:
         self._failed = False
         self._served = trio.Event()
 
+    def secure(self, keys: HostKeys) -> None:
+        """Use CURVE on every socket; see `Transport.secure`."""
+        if self._entered:
+            raise RuntimeError("a transport gets its keys before it is entered")
+        self._curve = Curve(keys)
+
     async def __aenter__(self) -> ZmqTransport:
         if self._entered:
             raise RuntimeError("a ZmqTransport is entered once")
@@ -89,9 +107,15 @@ class ZmqTransport:
         if self._context is None:
             self._context = zmq.Context()
         self._sockets = SocketFactory(self._context, self._options)
+        if self._curve.keys is not None:
+            self._authenticator = Authenticator(
+                self._curve.keys, make=self._sockets.plain, close=self._sockets.close, changed=self._keys_changed
+            )
         self._nursery_manager = trio.open_nursery()
         nursery = await self._nursery_manager.__aenter__()
         await nursery.start(self._serve)
+        if self._authenticator is not None:
+            self._authenticator.start()
         return self
 
     async def __aexit__(
@@ -119,6 +143,7 @@ class ZmqTransport:
         try:
             with self._serving:
                 async with trio.open_nursery() as nursery:
+                    self._helpers = nursery
                     self._readiness: Readiness[Callable[[], None]] = make_readiness(nursery)
                     self._stage = ReceiveStage(self._readiness, self._budgets)
                     nursery.start_soon(self._stage.run, name="receive stage")
@@ -138,6 +163,7 @@ class ZmqTransport:
         parsed = parse_endpoint(endpoint, binding=True)
         socket, monitor = self._sockets.router(ipv6=parsed.is_ipv6)
         try:
+            self._curve.prepare_server(socket)
             socket.bind(str(parsed) if parsed.port or parsed.scheme == "ipc" else f"{str(parsed)[:-1]}*")
         except zmq.ZMQError as error:
             self._sockets.close(socket)
@@ -154,11 +180,12 @@ class ZmqTransport:
             accept=accept,
             next_number=self._numbers.__next__,
             forget=self._forget_listener,
+            curve=self._curve,
         )
         self._listeners[listener] = None
         return listener
 
-    def dial(self, endpoint: str, sink: Sink) -> Connection:
+    def dial(self, endpoint: str, sink: Sink, *, server_key: str | None = None) -> Connection:
         """Start connecting; see `Transport.dial`."""
         self._must_be_running()
         parsed = parse_endpoint(endpoint, binding=False)
@@ -167,8 +194,13 @@ class ZmqTransport:
         alias = b"d" + number.to_bytes(8, "big") + self._entropy.token(4)
         socket, monitor = self._sockets.router(ipv6=parsed.is_ipv6)
         try:
+            self._curve.prepare_client(socket, endpoint, server_key)
             socket.set(zmq.CONNECT_ROUTING_ID, alias)
             socket.connect(str(parsed))
+        except KeyRefusedError:
+            self._sockets.close(socket)
+            self._sockets.close(monitor.socket)
+            raise
         except zmq.ZMQError as error:
             self._sockets.close(socket)
             self._sockets.close(monitor.socket)
@@ -183,6 +215,8 @@ class ZmqTransport:
             endpoint=endpoint,
             sink=sink,
             forget=self._forget_dialled,
+            handshake=self._curve.handshake(server_key),
+            ask=self._ask_mechanism,
         )
         self._dialled[connection] = None
         return connection
@@ -200,6 +234,22 @@ class ZmqTransport:
     def _must_be_running(self) -> None:
         if not self._entered or self._closing:
             raise RuntimeError("the transport is not running: use it inside `async with`")
+
+    def _ask_mechanism(self, endpoint: str, tell: Callable[[str | None], None]) -> None:
+        """Ask the endpoint for its mechanism, and `tell` it in the receive stage."""
+
+        async def ask() -> None:
+            mechanism = await mechanism_at(endpoint)
+            self._stage.chore(partial(tell, mechanism))
+
+        self._helpers.start_soon(ask, name="asking for a mechanism")
+
+    def _keys_changed(self) -> None:
+        """End the connections of those who are off the allow-list."""
+        for connection in list(self._dialled):
+            connection.check_key(self._curve.admits)
+        for listener in list(self._listeners):
+            listener.check_keys(self._curve.admits)
 
     # -- leaving
 
@@ -223,6 +273,8 @@ class ZmqTransport:
     async def _release(self) -> None:
         """Give back what is left when no task runs any more."""
         self._readiness.close()
+        if self._authenticator is not None:
+            await self._authenticator.stop()
         self._sockets.close_all()
         if self._own_context:
             await self._terminate()

@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from zlinkpy.entropy import SeededEntropy
+from zlinkpy.security import HostKeys
 from zlinkpy.transport import Connection, MemoryNetwork, ZmqTransport
 from zlinkpy.transport.rotation import Budgets
 
@@ -139,7 +140,13 @@ class World:
 
     @asynccontextmanager
     async def host(
-        self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
+        self,
+        name: str,
+        *,
+        queue: int = 1000,
+        budgets: Budgets | None = None,
+        max_message_bytes: int | None = None,
+        keys: HostKeys | None = None,
     ) -> AsyncIterator[Any]:
         raise NotImplementedError
         yield
@@ -202,7 +209,13 @@ class ZmqWorld(World):
 
     @asynccontextmanager
     async def host(
-        self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
+        self,
+        name: str,
+        *,
+        queue: int = 1000,
+        budgets: Budgets | None = None,
+        max_message_bytes: int | None = None,
+        keys: HostKeys | None = None,
     ) -> AsyncIterator[Any]:
         transport = ZmqTransport(
             entropy=SeededEntropy(name),
@@ -212,6 +225,8 @@ class ZmqWorld(World):
             max_message_bytes=max_message_bytes,
         )
         self.transports.append(transport)
+        if keys is not None:
+            transport.secure(keys)
         async with transport:
             yield transport
 
@@ -274,12 +289,20 @@ class MemoryWorld(World):
 
     @asynccontextmanager
     async def host(
-        self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
+        self,
+        name: str,
+        *,
+        queue: int = 1000,
+        budgets: Budgets | None = None,
+        max_message_bytes: int | None = None,
+        keys: HostKeys | None = None,
     ) -> AsyncIterator[Any]:
         if self.network is None:
             self.network = MemoryNetwork(seed=1, latency=(0.0001, 0.001), queue=queue)
         transport = self.network.transport(name, budgets=budgets)
         self.transports.append(transport)
+        if keys is not None:
+            transport.secure(keys)
         async with transport:
             yield transport
 

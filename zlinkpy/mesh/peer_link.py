@@ -231,9 +231,10 @@ class PeerLink:
                         self._close_after[after] = (lane, linger)
                     else:
                         self._close_lane(lane, linger=linger)
-                case Admitted(remote=remote):
+                case Admitted():
                     self.admitted = True
-                    self.rid = remote.node_rid
+                    identity = self.pair.identity
+                    self.rid = identity[0] if identity is not None else None
                     mesh.link_admitted(self)
                 case Ready():
                     mesh.link_ready(self)

@@ -26,12 +26,13 @@ from zlinkpy.location import (
     LeaseEvent,
     LeaseEventKind,
     LocationOptions,
-    MeshDiscovery,
     MeshNodeDescriptor,
     OwnerLease,
+    ServiceDiscovery,
     Snapshot,
     StoreHealth,
     keys,
+    nodes_around,
 )
 from zlinkpy.location.descriptors import decode_mesh_node, encode_mesh_node
 from zlinkpy.location.memory_store import MemoryStore
@@ -183,14 +184,14 @@ class Host:
     gate: Gate
     lease: OwnerLease
     publisher: DescriptorPublisher
-    discovery: MeshDiscovery
+    discovery: ServiceDiscovery[Any]
     health: StoreHealth
     own: MeshNodeDescriptor
     events: list[tuple[float, LeaseEvent]] = field(factory=list)
-    snapshots: list[tuple[float, Snapshot]] = field(factory=list)
+    snapshots: list[tuple[float, Snapshot[Any]]] = field(factory=list)
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot[Any]:
         return self.discovery.snapshot
 
     @property
@@ -218,13 +219,13 @@ async def host(
     descriptor = own or node(rid)
     lease = OwnerLease(way, options, SeededEntropy(rid), driver=LeaseDriver.LOOP, health=health)
     events: list[tuple[float, LeaseEvent]] = []
-    snapshots: list[tuple[float, Snapshot]] = []
+    snapshots: list[tuple[float, Snapshot[Any]]] = []
     lease.on_change(lambda event: events.append((trio.current_time(), event)))
     async with lease, DescriptorPublisher(way, lease, options, health=health) as publisher:
-        discovery = MeshDiscovery(
+        discovery = ServiceDiscovery(
             way,
             options,
-            descriptor,
+            nodes_around(descriptor),
             lambda snapshot: snapshots.append((trio.current_time(), snapshot)),
             lease=lease,
             health=health,
@@ -279,12 +280,12 @@ async def plant(
     return row
 
 
-def discovery(store: object, own: MeshNodeDescriptor | None = None, **more: object) -> MeshDiscovery:
+def discovery(store: object, own: MeshNodeDescriptor | None = None, **more: object) -> ServiceDiscovery[Any]:
     options = more.pop("options", OPTIONS)
-    return MeshDiscovery(store, options, own or node("me"), lambda snapshot: None, **more)  # type: ignore[arg-type]
+    return ServiceDiscovery(store, options, nodes_around(own or node("me")), lambda snapshot: None, **more)  # type: ignore[arg-type]
 
 
-def rids(snapshot: Snapshot) -> list[str]:
+def rids(snapshot: Snapshot[Any]) -> list[str]:
     return [candidate.rid for candidate in snapshot.candidates]
 
 

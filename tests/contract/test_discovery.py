@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import trio
@@ -265,7 +266,7 @@ async def test_a_change_between_two_pages_is_in_the_list_wholly_or_not_at_all(
     first = await nursery.start(finder.run)
     assert moved
 
-    def states(snapshot: Snapshot) -> set[RuntimeState]:
+    def states(snapshot: Snapshot[Any]) -> set[RuntimeState]:
         found = [snapshot.find("n0000"), snapshot.find("n1400")]
         return {candidate.descriptor.state for candidate in found if candidate is not None}
 

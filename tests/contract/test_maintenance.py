@@ -10,7 +10,7 @@ from tests.contract.host.hosts import CHANNEL, MESH
 from zlinkpy.entropy import SystemEntropy
 from zlinkpy.location import DescriptorPublisher, LeaseDriver, LocationOptions, MeshNodeDescriptor, OwnerLease, keys
 from zlinkpy.location.directory import list_nodes
-from zlinkpy.location.maintenance import clean_nodes
+from zlinkpy.location.maintenance import clean_store
 from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.rows import LeaseRow
 from zlinkpy.location.store import Applied, Conflict, Found, Put
@@ -43,11 +43,11 @@ async def test_only_rows_of_nodes_without_a_lease_go(autojump_clock: object) -> 
     )
     host.mesh(MESH, listen="tcp://a:0").serve_channel(CHANNEL)
     async with host.run() as rt:
-        cleaned = await clean_nodes(store, MESH)
+        cleaned = await clean_store(store, mesh=MESH)
         assert [node.rid for node in cleaned.removed] == ["dead"]
         assert cleaned.kept == ()
         assert {node.rid for node in (await list_nodes(store)).nodes} == {rt.node_rid(MESH), "elsewhere"}
-        assert [node.rid for node in (await clean_nodes(store)).removed] == ["elsewhere"]
+        assert [node.rid for node in (await clean_store(store)).removed] == ["elsewhere"]
 
 
 class ComesBack(MemoryStore):
@@ -68,7 +68,7 @@ async def test_a_node_that_comes_back_in_between_keeps_its_row(autojump_clock: o
     store = ComesBack()
     owner = await dead_node(store, "sleeper")
     store.owner = owner
-    cleaned = await clean_nodes(store)
+    cleaned = await clean_store(store)
     assert cleaned.removed == ()
     assert [node.rid for node in cleaned.kept] == ["sleeper"]
     assert isinstance(await store.read(keys.mesh_node(MESH, "sleeper")), Found)

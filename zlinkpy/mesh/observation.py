@@ -82,7 +82,7 @@ def _snapshot(peer: Peer) -> PeerSnapshot:
         last_receive=link.pair.last_receive if link is not None else None,
         paused=link is not None and link.pair.remote_flow is FlowState.PAUSED,
         waiting=link.waiting if link is not None else 0,
-        runtime_state=remote.ext.runtime_state.name.lower() if remote is not None else None,
+        runtime_state=remote.runtime_state.name.lower() if remote is not None else None,
         channels=MappingProxyType(dict(peer.channels)),
         dials=peer.intent.dials if peer.intent is not None else 0,
     )

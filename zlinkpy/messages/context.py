@@ -16,7 +16,7 @@ class MessageContext:
     """Where one message came from (SA-275). A snapshot: nothing in it changes while the handler runs.
 
     Attributes:
-        mesh_name: The mesh it arrived on.
+        mesh_name: The mesh it arrived on, ``None`` on a ClientServer channel.
         packet_name: The packet name on the wire.
         channel_name: The channel, ``None`` for node-direct messages.
         content_type: How the payload was encoded, in canonical form.
@@ -26,7 +26,7 @@ class MessageContext:
         topic: The topic, multicast only.
     """
 
-    mesh_name: str
+    mesh_name: str | None
     packet_name: str
     channel_name: str | None = None
     content_type: str = "application/msgpack"

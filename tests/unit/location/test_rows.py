@@ -19,9 +19,9 @@ from zlinkpy.location import (
     SpotTypeUsage,
     Usage,
 )
+from zlinkpy.location.descriptor_kind import ROW_MAX_BYTES
 from zlinkpy.location.descriptors import (
     CAPABILITIES_MAX,
-    ROW_MAX_BYTES,
     check_publishable,
     decode_mesh_node,
     encode_mesh_node,

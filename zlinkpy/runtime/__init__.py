@@ -7,6 +7,7 @@ from zlinkpy.messages import RawMessage
 from zlinkpy.runtime.host import Host
 from zlinkpy.runtime.registration import Mesh
 from zlinkpy.runtime.running import Runtime
+from zlinkpy.runtime.security import SecurityOptions
 from zlinkpy.runtime.settings import Settings
 from zlinkpy.runtime.status import (
     BlockedLoop,
@@ -30,6 +31,7 @@ __all__ = [
     "Observed",
     "RawMessage",
     "Runtime",
+    "SecurityOptions",
     "Settings",
     "StoreStatus",
     "TerminationOutcome",

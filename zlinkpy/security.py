@@ -204,29 +204,33 @@ class AllowList:
         """The public key of the node called `name`, None for a name that is not on the list."""
         return self._keys.get(name)
 
-    def refresh(self, now: float) -> bool:
-        """Read the file if it has changed, at most once in RELOAD_SECONDS. True: the list is another one now.
+    def refresh(self, now: float) -> frozenset[str] | None:
+        """Read the file if it has changed, at most once in RELOAD_SECONDS.
 
         Args:
             now: seconds of a monotonic clock.
+
+        Returns:
+            The keys that were taken off the list; None when the list is what it was.
         """
         if now - self._looked_at < RELOAD_SECONDS:
-            return False
+            return None
         self._looked_at = now
         version = self._version_now()
         if version == self._version:
-            return False
+            return None
         self._version = version
         try:
             entries = read_allow_list(self.path)
         except ConfigurationError as error:
             log.error("%s; the list read before stays in force", error)
-            return False
+            return None
         if entries == self._keys:
-            return False
+            return None
+        before = self._admitted
         self._take(entries)
         log.info("allow-list %s was read again: %d nodes", self.path, len(entries))
-        return True
+        return before - self._admitted
 
     def _take(self, entries: Mapping[str, str]) -> None:
         self._keys, self._admitted = entries, frozenset(entries.values())
@@ -273,18 +277,18 @@ class HostKeys:
         """The public key listed for `name`."""
         return self.allow_list.key_of(name) if self.allow_list is not None else None
 
-    def refresh(self, now: float) -> bool:
-        """See `AllowList.refresh`."""
-        return self.allow_list is not None and self.allow_list.refresh(now)
+    def refresh(self, now: float) -> frozenset[str] | None:
+        """See `AllowList.refresh`; with `allow_any` nobody is ever taken off."""
+        removed = self.allow_list.refresh(now) if self.allow_list is not None else None
+        return frozenset() if removed and self.allow_any else removed
 
     def refusal_of(self, key: str) -> str:
         """Why `key` is not taken, and what to do about it."""
         assert self.allow_list is not None
         return f'it is not on the allow-list {self.allow_list.path}; if it belongs here, add NAME = "{key}" to it'
 
-    def check_dial(self, endpoint: str, server_key: str | None) -> str:
-        """The key to expect of the peer at `endpoint`. Raises KeyRefusedError when there is none, or none that is
-        listed."""
+    def check_dial(self, endpoint: str, server_key: str | None) -> None:
+        """Raise KeyRefusedError when no key is known of the peer at `endpoint`, or one that is not listed."""
         if server_key is None:
             raise KeyRefusedError(
                 f"this node has keys and knows none of the peer at {endpoint}: put the peer's public key on the "
@@ -293,7 +297,6 @@ class HostKeys:
             )
         if not self.admits(server_key):
             raise KeyRefusedError(f"the peer at {endpoint} has the key {server_key}: {self.refusal_of(server_key)}")
-        return server_key
 
 
 def check_unkeyed_dial(endpoint: str, server_key: str | None) -> None:

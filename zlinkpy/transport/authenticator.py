@@ -39,7 +39,7 @@ class Authenticator:
         keys: who is let in.
         make: makes a socket of the context.
         close: closes one.
-        changed: called on the trio thread when the allow-list has become another one.
+        removed: called on the trio thread when keys were taken off the allow-list.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Authenticator:
         *,
         make: Callable[[int], zmq.Socket[bytes]],
         close: Callable[[zmq.Socket[bytes]], None],
-        changed: Callable[[], None],
+        removed: Callable[[], None],
     ) -> None:
         self._keys = keys
         self._close = close
-        self._changed = changed
+        self._removed = removed
         self._clock = trio.lowlevel.current_clock().current_time
         self._token = trio.lowlevel.current_trio_token()
         self._told: set[str] = set()
@@ -105,12 +105,15 @@ class Authenticator:
                 self._answer(self._door.recv_multipart())
 
     def _refresh(self) -> None:
-        if self._keys.refresh(self._clock()):
-            self._told.clear()
+        removed = self._keys.refresh(self._clock())
+        if removed is None:
+            return
+        self._told.clear()
+        if removed:
             try:
-                self._token.run_sync_soon(self._changed)
+                self._token.run_sync_soon(self._removed)
             except trio.RunFinishedError:
-                log.debug("the allow-list changed after the end of the run")
+                log.debug("keys were taken off the allow-list after the end of the run")
 
     def _answer(self, frames: list[bytes]) -> None:
         """Answer one request; the asking socket of libzmq is a REQ, so an empty frame stands before it."""

@@ -72,19 +72,18 @@ class Curve:
         socket.set(zmq.CURVE_SERVER, 1)
         self._own_keys(socket, keys)
 
-    def prepare_client(self, socket: zmq.Socket[bytes], endpoint: str, server_key: str | None) -> None:
-        """A socket that is going to dial the holder of `server_key`. Raises KeyRefusedError naming the fix."""
-        expected = self.check_dial(endpoint, server_key)
-        if expected is not None and self.keys is not None:
-            socket.set(zmq.CURVE_SERVERKEY, expected.encode())
-            self._own_keys(socket, self.keys)
-
-    def check_dial(self, endpoint: str, server_key: str | None) -> str | None:
-        """The key to expect at `endpoint`, None without keys. Raises KeyRefusedError naming the fix."""
+    def check_dial(self, endpoint: str, server_key: str | None) -> None:
+        """Whether the holder of `server_key` may be dialled. Raises KeyRefusedError naming the fix."""
         if self.keys is None:
             check_unkeyed_dial(endpoint, server_key)
-            return None
-        return self.keys.check_dial(endpoint, server_key)
+        else:
+            self.keys.check_dial(endpoint, server_key)
+
+    def prepare_client(self, socket: zmq.Socket[bytes], server_key: str | None) -> None:
+        """A socket that is going to dial the holder of `server_key`, which was checked."""
+        if self.keys is not None and server_key is not None:
+            socket.set(zmq.CURVE_SERVERKEY, server_key.encode())
+            self._own_keys(socket, self.keys)
 
     def handshake(self, server_key: str | None) -> DialHandshake:
         """What watches one dial."""
@@ -177,6 +176,11 @@ class DialHandshake:
         else:
             text = "the peer demands keys and this node has none: set [security] key_file (zlink keygen makes one)"
         return HandshakeFailure(text, is_security=True)
+
+
+def off_the_list(key: str | None) -> str:
+    """Why a connection ends whose peer is on the list no more."""
+    return f"the key {key} was taken off the allow-list"
 
 
 def accepted_failure(event: MonitorEvent, value: int, *, has_keys: bool) -> str:

@@ -12,31 +12,51 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from types import TracebackType
+from typing import Any, TypeVar
 
 import trio
 import zmq
 
 from zlinkpy.entropy import Entropy
 from zlinkpy.errors import ConfigurationError, InternalFailureError
-from zlinkpy.security import HostKeys, KeyRefusedError
+from zlinkpy.security import HostKeys
 from zlinkpy.transport.authenticator import Authenticator
 from zlinkpy.transport.curve import Curve
 from zlinkpy.transport.endpoints import parse_endpoint
 from zlinkpy.transport.greeting import mechanism_at
-from zlinkpy.transport.interface import DIAL_SECONDS, Connection, Listener, Sink, TransportStatistics
+from zlinkpy.transport.interface import (
+    DIAL_SECONDS,
+    Connection,
+    Listener,
+    Pattern,
+    Publisher,
+    Sink,
+    Subscription,
+    SubscriptionSink,
+    TransportStatistics,
+)
 from zlinkpy.transport.readiness import Readiness, make_readiness
 from zlinkpy.transport.receive_stage import ReceiveStage
 from zlinkpy.transport.rotation import Budgets
 from zlinkpy.transport.sockets import QUEUE_RECORDS, SocketFactory, SocketOptions
-from zlinkpy.transport.zmq_connection import DialledConnection
-from zlinkpy.transport.zmq_listener import CLOSE_SECONDS, ZmqListener
+from zlinkpy.transport.topics import TOPIC_BYTES, check_topics
+from zlinkpy.transport.zmq_bound import CLOSE_SECONDS, Binding, BoundSocket
+from zlinkpy.transport.zmq_dialled import DealerConnection, Dial, DialledConnection
+from zlinkpy.transport.zmq_listener import ZmqListener
+from zlinkpy.transport.zmq_physical import Physical
+from zlinkpy.transport.zmq_pubsub import ZmqPublisher, ZmqSubscription
+
+HeldT = TypeVar("HeldT")
 
 # Real seconds for libzmq to end its threads once every socket is closed and every linger is over.
 TERM_SECONDS = 10.0
+
+# What a subscriber sends: a topic, and what ZMTP puts around it.
+_SUBSCRIPTION_BYTES = TOPIC_BYTES + 64
 
 _BIND_FIXES = {
     errno.EADDRINUSE: "the port is taken: stop the other process, choose another port, or bind port 0",
@@ -87,7 +107,9 @@ class ZmqTransport:
         self._authenticator: Authenticator | None = None
         self._numbers = count(1)
         self._dialled: dict[DialledConnection, None] = {}
+        self._subscriptions: dict[ZmqSubscription, None] = {}
         self._listeners: dict[ZmqListener, None] = {}
+        self._publishers: dict[ZmqPublisher, None] = {}
         self._all_gone = trio.Event()
         self._closing = False
         self._entered = False
@@ -109,7 +131,7 @@ class ZmqTransport:
         self._sockets = SocketFactory(self._context, self._options)
         if self._curve.keys is not None:
             self._authenticator = Authenticator(
-                self._curve.keys, make=self._sockets.plain, close=self._sockets.close, changed=self._keys_changed
+                self._curve.keys, make=self._sockets.plain, close=self._sockets.close, removed=self._keys_removed
             )
         self._nursery_manager = trio.open_nursery()
         nursery = await self._nursery_manager.__aenter__()
@@ -156,12 +178,75 @@ class ZmqTransport:
         finally:
             self._served.set()
 
-    async def listen(self, endpoint: str, accept: Callable[[Connection], Sink]) -> Listener:
+    async def listen(
+        self, endpoint: str, accept: Callable[[Connection], Sink], *, max_message_bytes: int | None = None
+    ) -> Listener:
         """Bind `endpoint`; see `Transport.listen`."""
         await trio.lowlevel.checkpoint()
+        binding = self._bind(zmq.ROUTER, endpoint, max_message_bytes)
+        return self._keep(
+            self._listeners,
+            lambda forget: ZmqListener(binding, accept=accept, next_number=self._numbers.__next__, forget=forget),
+        )
+
+    def dial(
+        self,
+        endpoint: str,
+        sink: Sink,
+        *,
+        pattern: Pattern = Pattern.ROUTER,
+        max_message_bytes: int | None = None,
+        server_key: str | None = None,
+    ) -> Connection:
+        """Start connecting; see `Transport.dial`."""
+        number = next(self._numbers)
+        if pattern is Pattern.DEALER:
+            dial = self._connect(zmq.DEALER, endpoint, number, max_message_bytes, server_key)
+            return self._keep(self._dialled, lambda forget: DealerConnection(dial, sink=sink, forget=forget))
+        # Never used before, and not a name: ids that libzmq makes up begin with a zero byte.
+        alias = b"d" + number.to_bytes(8, "big") + self._entropy.token(4)
+        dial = self._connect(
+            zmq.ROUTER, endpoint, number, max_message_bytes, server_key, (zmq.CONNECT_ROUTING_ID, alias)
+        )
+        return self._keep(self._dialled, lambda forget: DialledConnection(dial, alias=alias, sink=sink, forget=forget))
+
+    async def publish(self, endpoint: str) -> Publisher:
+        """Bind `endpoint`; see `Transport.publish`."""
+        await trio.lowlevel.checkpoint()
+        binding = self._bind(zmq.PUB, endpoint, _SUBSCRIPTION_BYTES)
+        return self._keep(self._publishers, lambda forget: ZmqPublisher(binding, forget))
+
+    def subscribe(
+        self,
+        endpoint: str,
+        sink: SubscriptionSink,
+        topics: Sequence[bytes],
+        *,
+        max_message_bytes: int | None = None,
+        server_key: str | None = None,
+    ) -> Subscription:
+        """Start connecting; see `Transport.subscribe`."""
+        check_topics(topics)
+        subscribes = [(zmq.SUBSCRIBE, topic) for topic in topics]
+        dial = self._connect(zmq.SUB, endpoint, next(self._numbers), max_message_bytes, server_key, *subscribes)
+        return self._keep(self._subscriptions, lambda forget: ZmqSubscription(dial, sink=sink, forget=forget))
+
+    def statistics(self) -> TransportStatistics:
+        """What is held now. `sockets` counts every ZeroMQ socket, the monitors included."""
+        return TransportStatistics(
+            listeners=len(self._listeners),
+            dialled=len(self._dialled),
+            accepted=sum(listener.accepted for listener in self._listeners),
+            publishers=len(self._publishers),
+            subscriptions=len(self._subscriptions),
+            sockets=self._sockets.open_count if self._entered else 0,
+            posted=sum(each.posted for each in self._dialled) + sum(each.posted for each in self._listeners),
+        )
+
+    def _bind(self, kind: int, endpoint: str, max_message_bytes: int | None) -> Binding:
         self._must_be_running()
         parsed = parse_endpoint(endpoint, binding=True)
-        socket, monitor = self._sockets.router(ipv6=parsed.is_ipv6)
+        socket, monitor = self._sockets.monitored(kind, ipv6=parsed.is_ipv6, max_message_bytes=max_message_bytes)
         try:
             self._curve.prepare_server(socket)
             socket.bind(str(parsed) if parsed.port or parsed.scheme == "ipc" else f"{str(parsed)[:-1]}*")
@@ -171,103 +256,88 @@ class ZmqTransport:
             number = error.errno if error.errno is not None else 0
             fix = _BIND_FIXES.get(number, f"{zmq.strerror(number)}")
             raise ConfigurationError(f"cannot listen on endpoint {endpoint!r}: {fix}") from error
-        listener = ZmqListener(
+        bound = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        return Binding(
             stage=self._stage,
             sockets=self._sockets,
             socket=socket,
             monitor=monitor,
-            endpoint=socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"),
-            accept=accept,
-            next_number=self._numbers.__next__,
-            forget=self._forget_listener,
+            endpoint=bound,
             curve=self._curve,
         )
-        self._listeners[listener] = None
-        return listener
 
-    def dial(self, endpoint: str, sink: Sink, *, server_key: str | None = None) -> Connection:
-        """Start connecting; see `Transport.dial`."""
+    def _connect(
+        self,
+        kind: int,
+        endpoint: str,
+        number: int,
+        max_message_bytes: int | None,
+        server_key: str | None,
+        *options: tuple[int, bytes],
+    ) -> Dial:
         self._must_be_running()
         parsed = parse_endpoint(endpoint, binding=False)
-        number = next(self._numbers)
-        # Never used before, and not a name: ids that libzmq makes up begin with a zero byte.
-        alias = b"d" + number.to_bytes(8, "big") + self._entropy.token(4)
-        socket, monitor = self._sockets.router(ipv6=parsed.is_ipv6)
+        self._curve.check_dial(endpoint, server_key)
+        socket, monitor = self._sockets.monitored(kind, ipv6=parsed.is_ipv6, max_message_bytes=max_message_bytes)
         try:
-            self._curve.prepare_client(socket, endpoint, server_key)
-            socket.set(zmq.CONNECT_ROUTING_ID, alias)
+            self._curve.prepare_client(socket, server_key)
+            for option, value in options:
+                socket.set(option, value)
             socket.connect(str(parsed))
-        except KeyRefusedError:
-            self._sockets.close(socket)
-            self._sockets.close(monitor.socket)
-            raise
         except zmq.ZMQError as error:
             self._sockets.close(socket)
             self._sockets.close(monitor.socket)
             raise ConfigurationError(f"endpoint {endpoint!r} cannot be dialled: {error.strerror}") from error
-        connection = DialledConnection(
+        return Dial(
             stage=self._stage,
             sockets=self._sockets,
             socket=socket,
             monitor=monitor,
-            alias=alias,
             number=number,
             endpoint=endpoint,
-            sink=sink,
-            forget=self._forget_dialled,
             handshake=self._curve.handshake(server_key),
             ask=self._ask_mechanism,
         )
-        self._dialled[connection] = None
-        return connection
-
-    def statistics(self) -> TransportStatistics:
-        """What is held now. `sockets` counts every ZeroMQ socket, the monitors included."""
-        return TransportStatistics(
-            listeners=len(self._listeners),
-            dialled=len(self._dialled),
-            accepted=sum(listener.accepted for listener in self._listeners),
-            sockets=self._sockets.open_count if self._entered else 0,
-            posted=sum(each.posted for each in self._dialled) + sum(each.posted for each in self._listeners),
-        )
-
-    def _must_be_running(self) -> None:
-        if not self._entered or self._closing:
-            raise RuntimeError("the transport is not running: use it inside `async with`")
 
     def _ask_mechanism(self, endpoint: str, tell: Callable[[str | None], None]) -> None:
-        """Ask the endpoint for its mechanism, and `tell` it in the receive stage."""
-
         async def ask() -> None:
             mechanism = await mechanism_at(endpoint)
             self._stage.chore(partial(tell, mechanism))
 
         self._helpers.start_soon(ask, name="asking for a mechanism")
 
-    def _keys_changed(self) -> None:
-        """End the connections of those who are off the allow-list."""
-        for connection in list(self._dialled):
-            connection.check_key(self._curve.admits)
-        for listener in list(self._listeners):
-            listener.check_keys(self._curve.admits)
+    def _keys_removed(self) -> None:
+        """End the connections with those who were taken off the allow-list."""
+        dialled: list[Physical[Any]] = [*self._dialled, *self._subscriptions]
+        for each in dialled:
+            each.check_key(self._curve.admits)
+        bound: list[BoundSocket] = [*self._listeners, *self._publishers]
+        for one in bound:
+            one.keys_removed()
+
+    def _must_be_running(self) -> None:
+        if not self._entered or self._closing:
+            raise RuntimeError("the transport is not running: use it inside `async with`")
 
     # -- leaving
 
     async def _close_everything(self) -> None:
         """Close what is open, wait for what lingers, and observe every end."""
         self._closing = True
-        for connection in list(self._dialled):
-            connection.close()
+        connecting: list[Physical[Any]] = [*self._dialled, *self._subscriptions]
+        for each in connecting:
+            each.close()
         async with trio.open_nursery() as nursery:
-            for listener in list(self._listeners):
-                nursery.start_soon(listener.aclose)
+            bound: list[BoundSocket] = [*self._listeners, *self._publishers]
+            for one in bound:
+                nursery.start_soon(one.aclose)
         linger = max((connection.linger_left for connection in self._dialled), default=0.0)
         with trio.move_on_after(linger + CLOSE_SECONDS):
-            while self._dialled or self._listeners:
+            while self._held():
                 self._all_gone = trio.Event()
                 await self._all_gone.wait()
-        if self._dialled or self._listeners:
-            waited_for = ", ".join(map(repr, (*self._dialled, *self._listeners)))
+        if held := self._held():
+            waited_for = ", ".join(map(repr, held))
             raise InternalFailureError(f"the transport did not close in time; it still waited for {waited_for}")
 
     async def _release(self) -> None:
@@ -290,10 +360,16 @@ class ZmqTransport:
                 f"the ZeroMQ context did not terminate within {TERM_SECONDS:g} s: one of its sockets is still open"
             )
 
-    def _forget_dialled(self, connection: DialledConnection) -> None:
-        self._dialled.pop(connection, None)
-        self._all_gone.set()
+    def _held(self) -> list[object]:
+        return [*self._dialled, *self._subscriptions, *self._listeners, *self._publishers]
 
-    def _forget_listener(self, listener: ZmqListener) -> None:
-        self._listeners.pop(listener, None)
-        self._all_gone.set()
+    def _keep(self, held: dict[HeldT, None], make: Callable[[Callable[[], None]], HeldT]) -> HeldT:
+        """Make what this transport holds until it is closed; it is given what it calls then."""
+
+        def forget() -> None:
+            held.pop(made, None)
+            self._all_gone.set()
+
+        made = make(forget)
+        held[made] = None
+        return made

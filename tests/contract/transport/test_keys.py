@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from tests.contract.transport.worlds import Reception, Recorder, World, echo, eventually
 from tests.keys import Keyring
 from zlinkpy.security import HostKeys, KeyRefusedError
+from zlinkpy.transport import Pattern
 
 
 @pytest.fixture
@@ -18,14 +19,15 @@ def ring(tmp_path: Path) -> Keyring:
     return Keyring(tmp_path, "near", "far")
 
 
+@pytest.mark.parametrize("pattern", Pattern)
 async def test_listed_peers_talk_and_know_each_other_by_their_keys(
-    world: World, clock: MockClock, ring: Keyring
+    world: World, clock: MockClock, ring: Keyring, pattern: Pattern
 ) -> None:
     async with world.host("near", keys=ring.host("near")) as near, world.host("far", keys=ring.host("far")) as far:
         reception = Reception(echo)
         listener = await far.listen(world.endpoint(), reception.accept)
         sink = Recorder()
-        dialled = near.dial(listener.endpoint, sink, server_key=ring.public("far"))
+        dialled = near.dial(listener.endpoint, sink, pattern=pattern, server_key=ring.public("far"))
         await sink.until_opened()
         dialled.send([b"hello", b"there"])
         await sink.until_records(1)
@@ -180,3 +182,69 @@ async def test_any_key_gets_in_where_that_is_written_down(world: World, clock: M
         accepted = reception.sinks[0].connection
         assert accepted is not None
         assert accepted.peer_key == ring.public("late")
+
+
+async def test_a_listed_subscriber_gets_what_is_published_and_another_does_not(
+    world: World, clock: MockClock, ring: Keyring
+) -> None:
+    async with (
+        world.host("near", keys=ring.host("near")) as near,
+        world.host("far", keys=ring.host("far")) as far,
+        world.host("late", keys=ring.host("late")) as late,
+    ):
+        publisher = await far.publish(world.endpoint())
+        listed, unlisted = Recorder(), Recorder()
+        subscription = near.subscribe(publisher.endpoint, listed, [b""], server_key=ring.public("far"))
+        refused = late.subscribe(publisher.endpoint, unlisted, [b""], server_key=ring.public("far"))
+        await listed.until_opened()
+        assert "not on the peer's allow-list" in await unlisted.until_closed()
+        assert refused.security_failed
+        assert subscription.peer_key == ring.public("far")
+        with trio.fail_after(10.0):
+            while not listed.records:
+                publisher.publish([b"topic", b"news"])
+                await trio.sleep(0.01)
+        with pytest.raises(KeyRefusedError, match="knows none of the peer"):
+            near.subscribe(publisher.endpoint, Recorder(), [b""])
+
+
+async def test_a_publisher_loses_a_subscriber_that_was_taken_off_its_list(
+    world: World, clock: MockClock, tmp_path: Path
+) -> None:
+    """The publisher's list changes and the subscriber's does not; who is still listed comes back at once."""
+    ring = Keyring(tmp_path, "near", "far", "third")
+    (tmp_path / "still").mkdir()
+    still = Keyring(tmp_path / "still")
+    still.pairs = ring.pairs
+    still.allow("near", "far", "third")
+    async with (
+        world.host("near", keys=still.host("near")) as near,
+        world.host("third", keys=still.host("third")) as third,
+        world.host("far", keys=ring.host("far")) as far,
+    ):
+        publisher = await far.publish(world.endpoint())
+        sink = Recorder()
+        near.subscribe(publisher.endpoint, sink, [b""], server_key=ring.public("far"))
+        await sink.until_opened()
+        ring.allow("far", "third")
+        await sink.until_closed()
+        again, other = Recorder(), Recorder()
+        near.subscribe(publisher.endpoint, again, [b""], server_key=ring.public("far"))
+        third.subscribe(publisher.endpoint, other, [b""], server_key=ring.public("far"))
+        assert "not on the peer's allow-list" in await again.until_closed()
+        await other.until_opened()
+
+
+async def test_a_subscription_to_a_publisher_that_was_taken_off_the_list_ends(
+    world: World, clock: MockClock, tmp_path: Path
+) -> None:
+    ring = Keyring(tmp_path, "near", "far")
+    anybody = HostKeys(pair=ring.pair("far"), allow_any=True)
+    async with world.host("near", keys=ring.host("near")) as near, world.host("far", keys=anybody) as far:
+        publisher = await far.publish(world.endpoint())
+        sink = Recorder()
+        subscription = near.subscribe(publisher.endpoint, sink, [b""], server_key=ring.public("far"))
+        await sink.until_opened()
+        ring.allow("near")
+        assert await sink.until_closed() == f"the key {ring.public('far')} was taken off the allow-list"
+        assert subscription.security_failed

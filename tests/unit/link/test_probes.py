@@ -7,11 +7,13 @@ import itertools
 import pytest
 
 from zlinkpy.link import Action, Ended, FailureReason, LivenessOwner, NotReady, RemoteFlow
-from zlinkpy.wire import Close, CloseReason, FlowState, Hello, Lane, LivenessAck, LivenessProbe, ReceiveFlow
+from zlinkpy.wire import Close, CloseReason, FlowState, Lane, LivenessAck, LivenessProbe, ReceiveFlow
 
-from .harness import APP, COMPLETION, PAIR_ID, ROLES, Node, admission, probed_node, ready_link, ready_node
+from .harness import APP, LINKS, ROLES, Node, probed_node, ready_link, ready_node, said
 
 each_role = pytest.mark.parametrize("role", ROLES)
+each_link = pytest.mark.parametrize("topology", LINKS)
+accepting_role = pytest.mark.parametrize("role", ["accepting", "server"])
 PROBE = bytes.fromhex("5a4d010500")
 ACK = bytes.fromhex("5a4d010600")
 
@@ -165,7 +167,7 @@ def closes_alone_with_a_protocol_error(node: Node, other: Node, owner: LivenessO
     ((_, close),) = node.sent(Close)
     assert close.reason is CloseReason.PROTOCOL_ERROR
     assert close.field
-    assert node.closed_lanes == {APP, COMPLETION}
+    assert node.closed_lanes == set(node.lanes)
     assert len(node.actions(NotReady)) == 1
     assert not owner.is_ready("under test")
     assert owner.is_ready("other")
@@ -178,7 +180,7 @@ def closes_alone_with_a_protocol_error(node: Node, other: Node, owner: LivenessO
 def test_a_malformed_probe_is_not_answered_and_closes_its_connection_only(role: str, case: str) -> None:
     owner: LivenessOwner[str, Action] = LivenessOwner()
     node = ready_node(role, owner=owner, key="under test")
-    other = ready_node(role, owner=owner, key="other", peer=admission("node-q"))
+    other = ready_node(role, owner=owner, key="other", peer=said(role, "node-q"))
     node.deliver(APP, malformed(PROBE, case), 1.0)
     closes_alone_with_a_protocol_error(node, other, owner)
 
@@ -189,7 +191,7 @@ def test_a_malformed_probe_is_not_answered_and_closes_its_connection_only(role: 
 def test_a_malformed_ack_is_no_evidence_and_closes_its_connection_only(role: str, case: str) -> None:
     owner: LivenessOwner[str, Action] = LivenessOwner()
     node = ready_node(role, owner=owner, key="under test")
-    other = ready_node(role, owner=owner, key="other", peer=admission("node-q"))
+    other = ready_node(role, owner=owner, key="other", peer=said(role, "node-q"))
     for key, actions in owner.tick(5.0):
         (node if key == "under test" else other).take(actions, 5.0)
     assert node.pair.liveness.outstanding == 1
@@ -210,21 +212,23 @@ def test_the_well_formed_records_beside_the_malformed_ones_are_accepted(role: st
     assert node.pair.liveness.deadline == 21.0
 
 
+@accepting_role
 @pytest.mark.contract("LV-55")
 @pytest.mark.parametrize("record", [PROBE + b"\x91\x05", ACK + b"\x91\x05"], ids=["probe", "ack"])
-def test_the_first_record_of_an_accepted_connection_cannot_be_liveness(record: bytes) -> None:
-    node = Node("accepting")
+def test_the_first_record_of_an_accepted_connection_cannot_be_liveness(role: str, record: bytes) -> None:
+    node = Node(role)
     node.start(0.0)
     node.deliver(APP, [record], 0.1)
     assert node.sent(LivenessAck) == []
     assert node.closed_lanes == {APP}
     assert node.end.failure.reason is FailureReason.PROTOCOL_ERROR
-    assert node.receive(APP, Hello(node.peer, APP, PAIR_ID), 0.2) == []
+    assert node.receive(APP, node.repeated_handshake(), 0.2) == []
 
 
+@each_link
 @pytest.mark.contract("LV-48")
-def test_both_ends_probe_whoever_dialled() -> None:
-    wire = ready_link()
+def test_both_ends_probe_whoever_dialled(topology: str) -> None:
+    wire = ready_link(topology)
     wire.run_until(12.0)
     for node in wire.nodes:
         assert [at for at, _ in node.probes] == [5.0, 10.0]

@@ -23,6 +23,7 @@ from zlinkpy.execution import JobQueueOptions, JobQueueProfile, Pressure
 from zlinkpy.location import LocationOptions
 from zlinkpy.messages import MessageContext, Request, message
 from zlinkpy.runtime import (
+    ChannelStatus,
     Host,
     HostStatus,
     Mesh,
@@ -32,6 +33,7 @@ from zlinkpy.runtime import (
     RawMessage,
     Runtime,
     SecurityOptions,
+    ServedChannel,
     Settings,
     TerminationOutcome,
     TerminationReason,
@@ -41,6 +43,7 @@ from zlinkpy.wire import RuntimeState as HostState
 
 __all__ = [
     "AlreadyExistsError",
+    "ChannelStatus",
     "ConfigurationError",
     "DataLostError",
     "DeadlineExceededError",
@@ -67,6 +70,7 @@ __all__ = [
     "Request",
     "Runtime",
     "SecurityOptions",
+    "ServedChannel",
     "Settings",
     "ShuttingDownError",
     "TerminationOutcome",

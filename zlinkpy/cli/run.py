@@ -79,7 +79,7 @@ def run(
         overrides["location_store"] = store
     if log_level is not None:
         overrides["log.level"] = log_level
-    settings = Settings.load(config, overrides=overrides, meshes=host.meshes)
+    settings = Settings.load(config, overrides=overrides, meshes=host.meshes, client_servers=host.client_servers)
     level = settings.log.level.value if settings.log.level is not None else 30
     with logging_to_stderr(level, as_json=as_json):
         trio.run(_serve, host, settings, output, start_without_store, stop_at_eof)

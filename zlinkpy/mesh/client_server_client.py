@@ -60,8 +60,9 @@ class ClientServerClient(Dialler):
     scope_kind = "channel"
     kind = "ClientServer channel"
 
-    def __init__(self, core: MeshCore, options: ClientOptions, handlers: HandlerTable) -> None:
-        """`handlers` is empty: nothing but replies comes back."""
+    def __init__(self, core: MeshCore, options: ClientOptions) -> None:
+        # Without handlers: nothing but replies comes back.
+        handlers = HandlerTable(options.channel, core.codecs)
         super().__init__(core, options.channel, handlers, own_rid="", discovers=options.discovers)
         self.options = options
         self.key_names = options.key_names

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from zlinkpy.mesh import MeshSnapshot, MeshStatus
+from zlinkpy.mesh import ChannelStatus, MeshSnapshot, MeshStatus
 from zlinkpy.messages import RawMessage
+from zlinkpy.runtime.channel_registration import ServedChannel
 from zlinkpy.runtime.host import Host
 from zlinkpy.runtime.registration import Mesh
 from zlinkpy.runtime.running import Runtime
@@ -22,6 +23,7 @@ from zlinkpy.runtime.status import (
 
 __all__ = [
     "BlockedLoop",
+    "ChannelStatus",
     "Host",
     "HostStatus",
     "Loss",
@@ -32,6 +34,7 @@ __all__ = [
     "RawMessage",
     "Runtime",
     "SecurityOptions",
+    "ServedChannel",
     "Settings",
     "StoreStatus",
     "TerminationOutcome",

@@ -1,8 +1,8 @@
 """One service's side of the Location Store: its descriptor out, the others' descriptors in (LO §8, §10).
 
 `ServiceLocation` has the two halves, each of which may be left out: a ClientServer server and a fanout publisher only
-publish, their clients and subscribers only discover, a mesh node does both. `MeshLocation` is the only place that
-translates between `location` and `mesh`, which do not know each other.
+publish, their clients and subscribers only discover, a mesh node does both. `MeshLocation`, `server_location` and
+`client_location` are the only places that translate between `location` and `mesh`, which do not know each other.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import trio
 
 from zlinkpy.errors import ZlinkError
 from zlinkpy.location import (
+    ClientServerDescriptor,
     Descriptor,
     DescriptorPublisher,
     Interest,
@@ -29,8 +30,10 @@ from zlinkpy.location import (
     Snapshot,
     StoreHealth,
     nodes_around,
+    servers_of,
 )
-from zlinkpy.mesh import ListedNode, RouteMesh
+from zlinkpy.mesh import ClientServerClient, ClientServerServer, ListedNode, RouteMesh
+from zlinkpy.wire import ObjectRole
 
 log = logging.getLogger("zlinkpy.runtime")
 
@@ -165,6 +168,11 @@ class MeshLocation(ServiceLocation[MeshNodeDescriptor]):
         )
         self._mesh = mesh
 
+    @property
+    def mesh_name(self) -> str:
+        """The mesh it is about."""
+        return self._mesh.name
+
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         mesh = self._mesh
@@ -176,6 +184,32 @@ class MeshLocation(ServiceLocation[MeshNodeDescriptor]):
             finally:
                 mesh.refresh_discovery = None
                 mesh.on_content = None
+
+
+def server_location(
+    server: ClientServerServer, store: LocationStore, lease: OwnerLease, options: LocationOptions, health: StoreHealth
+) -> ServiceLocation[ClientServerDescriptor]:
+    """Publishes one ClientServer server that has started."""
+    location: ServiceLocation[ClientServerDescriptor] = ServiceLocation(
+        store, lease, options, health, publish=partial(_server_descriptor, server)
+    )
+    # Nothing to undo: once its block has ended a location publishes no more.
+    server.on_content = lambda _server: location.changed()
+    return location
+
+
+def client_location(
+    client: ClientServerClient, store: LocationStore, lease: OwnerLease, options: LocationOptions, health: StoreHealth
+) -> ServiceLocation[ClientServerDescriptor]:
+    """Shows the servers of its channel to one ClientServer client that has started."""
+    return ServiceLocation(
+        store,
+        lease,
+        options,
+        health,
+        discover=servers_of(client.name),
+        on_snapshot=partial(_apply_servers, client),
+    )
 
 
 def _descriptor(mesh: RouteMesh) -> MeshNodeDescriptor:
@@ -212,5 +246,38 @@ def _listed(descriptor: MeshNodeDescriptor) -> ListedNode:
         lifecycle_generation=descriptor.lifecycle_generation,
         object_role=descriptor.object_role,
         channels=descriptor.channel_weights,
+        runtime_state=descriptor.state,
+    )
+
+
+def _server_descriptor(server: ClientServerServer) -> ClientServerDescriptor:
+    admission = server.admission()
+    return ClientServerDescriptor(
+        channel_name=admission.channel_name,
+        rid=admission.server_rid,
+        lifecycle_generation=admission.lifecycle_generation,
+        endpoint=admission.advertised_endpoint,
+        security_identity=admission.security_identity,
+        state=admission.runtime_state,
+        weight=admission.weight,
+    )
+
+
+def _apply_servers(client: ClientServerClient, snapshot: Snapshot[ClientServerDescriptor]) -> None:
+    if not snapshot.complete:
+        return
+    client.first_dials = snapshot.first_dials
+    shown = [candidate.descriptor for candidate in snapshot.candidates]
+    client.apply_list({descriptor.rid: _listed_server(descriptor) for descriptor in shown})
+
+
+def _listed_server(descriptor: ClientServerDescriptor) -> ListedNode:
+    return ListedNode(
+        rid=descriptor.rid,
+        endpoint=descriptor.endpoint,
+        security_identity=descriptor.security_identity,
+        lifecycle_generation=descriptor.lifecycle_generation,
+        object_role=ObjectRole.NONE,
+        channels={descriptor.channel_name: descriptor.weight},
         runtime_state=descriptor.state,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -30,9 +30,11 @@ from zlinkpy.location import (
     StoreHealth,
     open_store,
 )
-from zlinkpy.mesh import DEFAULT_WEIGHT, MeshCore
+from zlinkpy.mesh import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_WEIGHT, MeshCore
 from zlinkpy.messages import Codecs
-from zlinkpy.runtime.discovery import MeshLocation
+from zlinkpy.runtime.channel_plan import ChannelPlans, plan_channels
+from zlinkpy.runtime.channel_registration import ServedChannel, UsedChannel, serve_channel, use_channel
+from zlinkpy.runtime.discovery import MeshLocation, ServiceLocation, client_location, server_location
 from zlinkpy.runtime.plan import HostOptions, MeshPlan, plan_meshes
 from zlinkpy.runtime.registration import DEFAULT_LISTEN, Mesh, check_timeout, make_mesh
 from zlinkpy.runtime.running import Runtime
@@ -102,6 +104,8 @@ class Host:
         self._watchdog = watchdog
         self._lease_driver = lease_driver
         self._meshes: dict[str, Mesh] = {}
+        self._served: dict[str, ServedChannel] = {}
+        self._used: dict[str, UsedChannel] = {}
         self._started = False
 
     def mesh(
@@ -130,8 +134,7 @@ class Host:
 
         Raises ConfigurationError for a name registered twice or arguments that cannot work.
         """
-        if self._started:
-            raise InvalidOperationError("the host has started; meshes are fixed")
+        self._open("meshes")
         if name in self._meshes:
             raise ConfigurationError(f"mesh {name!r} is registered twice")
         mesh = make_mesh(
@@ -147,6 +150,83 @@ class Host:
         )
         self._meshes[name] = mesh
         return mesh
+
+    def serve_client_server(
+        self,
+        name: str,
+        *,
+        listen: str = DEFAULT_LISTEN,
+        advertise_host: str | None = None,
+        weight: int = DEFAULT_WEIGHT,
+        rid_prefix: str | None = None,
+        rid: str | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> ServedChannel:
+        """Be a server of the ClientServer channel `name`; returns the registration to add handlers to.
+
+        Args:
+            listen: ``tcp://HOST:PORT`` to bind, a listener of its own; port 0 takes a free one.
+            advertise_host: what clients connect to; required when `listen` names every interface.
+            weight: share of the channel's messages, 0..10000 (0: a server that is never selected).
+            rid_prefix: prefix of the automatic server id ``<prefix>-<uuid4>``.
+            rid: a fixed server id; manual topology only.
+            max_message_bytes: the largest record that is taken or sent, over all its frames; 0 for no cap.
+
+        Raises ConfigurationError for a channel served twice or arguments that cannot work. The same process may use the
+        channel, too; it then reaches this server through the socket, like any other.
+        """
+        self._open("channels")
+        if name in self._served:
+            raise ConfigurationError(f"ClientServer channel {name!r} is served twice")
+        self._served[name] = channel = serve_channel(
+            name,
+            lambda: self._started,
+            listen=listen,
+            advertise_host=advertise_host,
+            weight=weight,
+            rid_prefix=rid_prefix,
+            rid=rid,
+            max_message_bytes=max_message_bytes,
+        )
+        return channel
+
+    def use_client_server(
+        self,
+        name: str,
+        *,
+        servers: Sequence[str] = (),
+        default_request_timeout: float | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Be able to call the ClientServer channel `name`: this host connects to all its servers.
+
+        Args:
+            servers: endpoints of servers to dial, besides those the Location Store shows; without a store there has to
+                be one.
+            default_request_timeout: seconds, overrides the host's.
+            max_message_bytes: the largest record that is sent or taken, over all its frames; 0 for no cap. What is sent
+                is also held to the server's own limit.
+
+        Raises ConfigurationError for a channel used twice or arguments that cannot work.
+        """
+        self._open("channels")
+        if name in self._used:
+            raise ConfigurationError(f"ClientServer channel {name!r} is used twice")
+        self._used[name] = use_channel(
+            name,
+            servers=servers,
+            default_request_timeout=default_request_timeout,
+            max_message_bytes=max_message_bytes,
+        )
+
+    def _open(self, what: str) -> None:
+        if self._started:
+            raise InvalidOperationError(f"the host has started; {what} are fixed")
+
+    @property
+    def client_servers(self) -> tuple[str, ...]:
+        """The names of the registered ClientServer channels, in whatever role."""
+        return tuple(dict.fromkeys((*self._served, *self._used)))
 
     @property
     def meshes(self) -> tuple[str, ...]:
@@ -176,6 +256,15 @@ class Host:
         plans = plan_meshes(
             self._meshes, settings.mesh if settings else {}, options, codecs=codecs, entropy=self._entropy
         )
+        channels = plan_channels(
+            self._served,
+            self._used,
+            settings.client_server if settings else {},
+            options,
+            on_meshes={channel: mesh.name for mesh in self._meshes.values() for channel in mesh.channels},
+            codecs=codecs,
+            entropy=self._entropy,
+        )
         permits = Permits(options.job_queue)
         self._started = True
         core = MeshCore(
@@ -188,7 +277,7 @@ class Host:
         )
         body: BaseException | None = None
         try:
-            async with self._running(options, plans, core, require_store=require_store) as rt:
+            async with self._running(options, plans, channels, core, require_store=require_store) as rt:
                 try:
                     yield rt
                 except BaseException as error:
@@ -228,7 +317,13 @@ class Host:
 
     @asynccontextmanager
     async def _running(
-        self, options: HostOptions, plans: tuple[MeshPlan, ...], core: MeshCore, *, require_store: bool
+        self,
+        options: HostOptions,
+        plans: tuple[MeshPlan, ...],
+        channels: ChannelPlans,
+        core: MeshCore,
+        *,
+        require_store: bool,
     ) -> AsyncIterator[Runtime]:
         health = StoreHealth(options.location.store_failure_grace)
         async with AsyncExitStack() as stack:
@@ -264,8 +359,8 @@ class Host:
             watchdog: LoopWatchdog | None = None
             if self._watchdog:
                 watchdog = LoopWatchdog(telemetry=self._telemetry)
-                for plan in plans:
-                    for handler in plan.handlers:
+                for table in (*(plan.handlers for plan in plans), *(plan.handlers for plan in channels.servers)):
+                    for handler in table:
                         code = getattr(inspect.unwrap(handler.spec.function), "__code__", None)
                         if code is not None:
                             watchdog.register(code, handler.label)
@@ -277,17 +372,18 @@ class Host:
             core_scope = trio.CancelScope(shield=True)
             stack.callback(core_scope.cancel)
             await nursery.start(_run_shielded, core, core_scope)
+
+            async def locate(make: Callable[..., ServiceLocation[Any]], holder: object) -> None:
+                if lease is not None and store is not None:
+                    location = make(holder, store, lease, options.location, health)
+                    location.on_failure(rt.fail)
+                    rt.add_location(await stack.enter_async_context(location))
+
             try:
-                for plan in plans:
-                    mesh = rt.add_mesh(plan)
-                    await mesh.start(transport)
-                    if lease is not None and store is not None:
-                        location = MeshLocation(mesh, store, lease, options.location, health)
-                        location.on_failure(rt.fail)
-                        rt.locations[plan.options.name] = await stack.enter_async_context(location)
+                await self._start(rt, plans, channels, transport, locate)
                 rt.serve()
-                for location in rt.locations.values():
-                    await location.publish()
+                for each in rt.all_locations():
+                    await each.publish()
                 yield rt
             except BaseException:
                 with trio.CancelScope(shield=True):
@@ -295,6 +391,28 @@ class Host:
                 raise
             with trio.CancelScope(shield=True):
                 await rt.shutdown()
+
+    async def _start(
+        self,
+        rt: Runtime,
+        plans: tuple[MeshPlan, ...],
+        channels: ChannelPlans,
+        transport: Transport,
+        locate: Callable[[Callable[..., ServiceLocation[Any]], object], Awaitable[None]],
+    ) -> None:
+        """Bind and dial everything; `locate` connects one started part with the store, where there is one."""
+        for plan in plans:
+            mesh = rt.add_mesh(plan)
+            await mesh.start(transport)
+            await locate(MeshLocation, mesh)
+        for server_plan in channels.servers:
+            server = rt.add_server(server_plan)
+            await server.start(transport)
+            await locate(server_location, server)
+        for client_options in channels.clients:
+            client = rt.add_client(client_options)
+            client.start(transport)
+            await locate(client_location, client)
 
 
 async def _run_shielded(

@@ -7,7 +7,7 @@ ConfigurationError.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from attrs import field, frozen
 
@@ -19,18 +19,19 @@ from zlinkpy.mesh import (
     HandlerTable,
     MeshOptions,
     automatic_rid,
-    check_fixed_rid,
-    check_prefix,
     check_weight,
     plan_listener,
 )
 from zlinkpy.messages import Codecs, HandlerSpec
-from zlinkpy.runtime.registration import DEFAULT_PREFIX, ChannelRegistration, Mesh, check_timeout
+from zlinkpy.runtime.registration import DEFAULT_PREFIX, ChannelRegistration, Mesh, check_timeout, check_two_ids
 from zlinkpy.runtime.security import HostSecurity
 from zlinkpy.wire import ObjectRole
 
 if TYPE_CHECKING:
     from zlinkpy.runtime.settings import MeshSettings
+
+
+T = TypeVar("T")
 
 
 @frozen(kw_only=True)
@@ -84,35 +85,33 @@ def plan_meshes(
     return tuple(_plan(mesh, settings.get(mesh.name), host, codecs, entropy) for mesh in meshes.values())
 
 
+def chosen(settings: object | None, key: str, given: T) -> T:
+    """What the settings say about `key`, else what was given in code."""
+    value: T | None = getattr(settings, key) if settings is not None else None
+    return given if value is None else value
+
+
+def plan_rid(rid: str | None, prefix: str | None, where: str, *, host: HostOptions, entropy: Entropy) -> str:
+    """The routing id of one listener: the fixed one, which needs a manual topology, or a new one."""
+    check_two_ids(rid, prefix, where)
+    if rid is None:
+        return automatic_rid(prefix or DEFAULT_PREFIX, entropy)
+    if host.location_store is not None:
+        raise ConfigurationError(
+            f"{where}.rid: with a Location Store nodes find each other under ids that are new at every start; "
+            "remove rid, or remove location_store and name peers"
+        )
+    return rid
+
+
 def _plan(mesh: Mesh, settings: MeshSettings | None, host: HostOptions, codecs: Codecs, entropy: Entropy) -> MeshPlan:
     where = mesh.where
-    listen = settings.listen if settings and settings.listen is not None else mesh.listen
-    advertise_host = (
-        settings.advertise_host if settings and settings.advertise_host is not None else mesh.advertise_host
-    )
-    prefix = settings.rid_prefix if settings and settings.rid_prefix is not None else mesh.rid_prefix
-    rid = mesh.rid
-    peers = settings.peers if settings and settings.peers is not None else mesh.peers
-    weight = settings.placement_weight if settings and settings.placement_weight is not None else mesh.placement_weight
-    timeout = mesh.default_request_timeout
-    if settings and settings.default_request_timeout is not None:
-        timeout = settings.default_request_timeout
+    if mesh.rid is not None and mesh.object_role is not ObjectRole.NONE:
+        raise ConfigurationError(f"{where}.rid: a node with an object role gets a new id at every start; remove rid")
+    rid = plan_rid(mesh.rid, chosen(settings, "rid_prefix", mesh.rid_prefix), where, host=host, entropy=entropy)
+    peers = chosen(settings, "peers", mesh.peers)
+    timeout = chosen(settings, "default_request_timeout", mesh.default_request_timeout)
     has_store = host.location_store is not None
-    if rid is not None:
-        check_fixed_rid(rid, f"{where}.rid")
-        if prefix is not None:
-            raise ConfigurationError(f"{where}: rid and rid_prefix exclude each other; a fixed rid has no prefix")
-        if mesh.object_role is not ObjectRole.NONE:
-            raise ConfigurationError(
-                f"{where}.rid: a node with an object role gets a new id at every start; remove rid"
-            )
-        if has_store:
-            raise ConfigurationError(
-                f"{where}.rid: with a Location Store nodes find each other under ids that are new at every start; "
-                "remove rid, or remove location_store and name peers"
-            )
-    elif prefix is not None:
-        check_prefix(prefix, f"{where}.rid_prefix")
     if mesh.object_role is not ObjectRole.NONE and not has_store:
         raise ConfigurationError(
             f"{where}: the object role {mesh.object_role.name.lower()} needs a Location Store; set location_store"
@@ -123,14 +122,21 @@ def _plan(mesh: Mesh, settings: MeshSettings | None, host: HostOptions, codecs: 
     endpoints, key_names = host.security.endpoints(peers, f"{where}.peers")
     options = MeshOptions(
         name=mesh.name,
-        rid=rid if rid is not None else automatic_rid(prefix or DEFAULT_PREFIX, entropy),
-        listener=host.security.check_bind(plan_listener(listen, advertise_host, where), where),
+        rid=rid,
+        listener=host.security.check_bind(
+            plan_listener(
+                chosen(settings, "listen", mesh.listen), chosen(settings, "advertise_host", mesh.advertise_host), where
+            ),
+            where,
+        ),
         peers=endpoints,
         key_names=key_names,
         security_identity=host.security.identity,
         discovers=has_store,
         object_role=mesh.object_role,
-        placement_weight=check_weight(weight, f"{where}.placement_weight"),
+        placement_weight=check_weight(
+            chosen(settings, "placement_weight", mesh.placement_weight), f"{where}.placement_weight"
+        ),
         application_version=host.application_version,
         default_request_timeout_ms=check_timeout(
             timeout if timeout is not None else host.default_request_timeout, f"{where}.default_request_timeout"

@@ -36,6 +36,26 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
+def check_channel_name(name: str) -> str:
+    """A channel name an application may have: not one of the framework's."""
+    check_name(name, "channel name")
+    if name.startswith(FRAMEWORK_PREFIX):
+        raise ConfigurationError(
+            f"channel {name!r}: names that start with {FRAMEWORK_PREFIX!r} belong to the framework"
+        )
+    return name
+
+
+def check_two_ids(rid: str | None, rid_prefix: str | None, where: str) -> None:
+    """A fixed routing id or a prefix for automatic ones; each well formed, and not both."""
+    if rid_prefix is not None:
+        check_prefix(rid_prefix, f"{where}.rid_prefix")
+    if rid is not None:
+        check_fixed_rid(rid, f"{where}.rid")
+        if rid_prefix is not None:
+            raise ConfigurationError(f"{where}: rid and rid_prefix exclude each other; a fixed rid has no prefix")
+
+
 @define(eq=False)
 class HandlerRegistration:
     """A decorated function, to be inspected when the host starts: forward names resolve then."""
@@ -124,11 +144,7 @@ class Mesh:
 
     def _register(self, name: str, *, serves: bool, weight: int) -> None:
         self._open()
-        check_name(name, "channel name")
-        if name.startswith(FRAMEWORK_PREFIX):
-            raise ConfigurationError(
-                f"channel {name!r}: names that start with {FRAMEWORK_PREFIX!r} belong to the framework"
-            )
+        check_channel_name(name)
         if name in self.channels:
             raise ConfigurationError(
                 f"{self.where}: channel {name!r} is registered twice; serving a channel includes calling it"
@@ -170,12 +186,7 @@ def make_mesh(
     """Check one mesh's own arguments and build its registration."""
     where = f"mesh.{check_name(name, 'mesh name')}"
     plan_listener(listen, advertise_host, where)
-    if rid_prefix is not None:
-        check_prefix(rid_prefix, f"{where}.rid_prefix")
-    if rid is not None:
-        check_fixed_rid(rid, f"{where}.rid")
-        if rid_prefix is not None:
-            raise ConfigurationError(f"{where}: rid and rid_prefix exclude each other; a fixed rid has no prefix")
+    check_two_ids(rid, rid_prefix, where)
     if default_request_timeout is not None:
         check_timeout(default_request_timeout, f"{where}.default_request_timeout")
     check_weight(placement_weight, f"{where}.placement_weight")

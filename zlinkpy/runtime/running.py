@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import trio
 
@@ -11,6 +12,10 @@ from zlinkpy.location import OwnerLease, StoreHealth
 from zlinkpy.mesh import (
     CONNECTIONS_CHANNEL,
     Calls,
+    ChannelStatus,
+    ClientOptions,
+    ClientServerClient,
+    ClientServerServer,
     ConnectionsAsked,
     MeshCore,
     MeshSnapshot,
@@ -18,9 +23,11 @@ from zlinkpy.mesh import (
     NodeConnections,
     RequestStatistics,
     RouteMesh,
+    channel_status,
     mesh_reports,
 )
-from zlinkpy.runtime.discovery import MeshLocation
+from zlinkpy.runtime.channel_plan import ServerPlan
+from zlinkpy.runtime.discovery import MeshLocation, ServiceLocation
 from zlinkpy.runtime.lifecycle_machine import Lifecycle
 from zlinkpy.runtime.plan import HostOptions, MeshPlan
 from zlinkpy.runtime.registration import check_timeout
@@ -61,12 +68,15 @@ class Runtime(Calls):
     ) -> None:
         super().__init__(core)
         self.locations: dict[str, MeshLocation] = {}
+        self._channel_locations: list[ServiceLocation[Any]] = []
         self._options = options
         self._lease = lease
         self._health = health
         self._watchdog = watchdog
         self._lifecycle = Lifecycle()
         self._meshes: dict[str, RouteMesh] = {}
+        self._servers: dict[str, ClientServerServer] = {}
+        self._clients: dict[str, ClientServerClient] = {}
         self._source = StatusSource()
         self._termination: TerminationResult | None = None
         self._stopping = False
@@ -84,12 +94,44 @@ class Runtime(Calls):
         self._meshes[plan.options.name] = mesh
         return mesh
 
+    def add_server(self, plan: ServerPlan) -> ClientServerServer:
+        """Build the server of one ClientServer channel."""
+        server = ClientServerServer(self._core, plan.options, plan.handlers)
+        server.on_status = lambda _server: self._source.publish()
+        self._servers[server.name] = server
+        self._core.served_only.add(server.name)
+        return server
+
+    def add_client(self, options: ClientOptions) -> ClientServerClient:
+        """Build the client of one ClientServer channel."""
+        client = ClientServerClient(self._core, options)
+        client.on_status = lambda _client: self._source.publish()
+        self._clients[client.name] = client
+        self._core.served_only.discard(client.name)
+        return client
+
+    def add_location(self, location: ServiceLocation[Any]) -> None:
+        """A part's side of the store, which runs until the host has stopped."""
+        if isinstance(location, MeshLocation):
+            self.locations[location.mesh_name] = location
+        else:
+            self._channel_locations.append(location)
+
+    def all_locations(self) -> list[ServiceLocation[Any]]:
+        """Every part's side of the store."""
+        return [*self.locations.values(), *self._channel_locations]
+
     def serve(self) -> None:
         """Everything is bound and prepared: take calls, and let admitted peers become ready."""
         self._move(RuntimeState.SERVING)
         for mesh in self._meshes.values():
             mesh.prepare()
             log.info("mesh %s: node %s listens on %s", mesh.name, mesh.rid, mesh.endpoint)
+        for server in self._servers.values():
+            server.prepare()
+            log.info("ClientServer channel %s: server %s listens on %s", server.name, server.rid, server.endpoint)
+        for client in self._clients.values():
+            client.prepare()
 
     def _move(self, state: RuntimeState) -> None:
         if self._lifecycle.move(state):
@@ -186,6 +228,32 @@ class Runtime(Calls):
         assert endpoint is not None
         return endpoint
 
+    def channel_status(self, channel: str) -> ChannelStatus:
+        """The status of a ClientServer channel: role, targets, servers and clients with phases and last failures.
+
+        Raises ConfigurationError for a channel this host has registered neither as client nor as server (OB-09).
+        """
+        server, client = self._servers.get(channel), self._clients.get(channel)
+        if server is None and client is None:
+            known = ", ".join(sorted({*self._servers, *self._clients})) or "none"
+            raise ConfigurationError(
+                f"ClientServer channel {channel!r} is not registered in this host (it has: {known})"
+            )
+        return channel_status(server, client)
+
+    def channel_endpoint(self, channel: str) -> str:
+        """What this host's server of the ClientServer channel advertises. Raises as `set_client_server_weight`."""
+        endpoint = self._server(channel).endpoint
+        assert endpoint is not None
+        return endpoint
+
+    def _server(self, channel: str) -> ClientServerServer:
+        server = self._servers.get(channel)
+        if server is None:
+            known = ", ".join(sorted(self._servers)) or "none"
+            raise NotFoundError(f"this host serves no ClientServer channel {channel!r} (it serves: {known})")
+        return server
+
     def _registered(self, mesh: str) -> RouteMesh:
         node = self._meshes.get(mesh)
         if node is None:
@@ -221,6 +289,14 @@ class Runtime(Calls):
         Raises ValueError for a weight outside 0..10000, NotFoundError for a channel this mesh does not serve here.
         """
         self._registered(mesh).set_channel_weight(channel, weight)
+
+    def set_client_server_weight(self, channel: str, weight: int) -> None:
+        """Change the weight of this host's server of a ClientServer channel; its clients and the Store learn it at once
+        (wire.md §4).
+
+        Raises ValueError for a weight outside 0..10000, NotFoundError for a channel this host does not serve.
+        """
+        self._server(channel).set_weight(weight)
 
     # -- shutdown -----------------------------------------------------------------------------------------------------
 
@@ -266,7 +342,7 @@ class Runtime(Calls):
     async def _stop(self, deadline: float) -> TerminationResult:
         core = self._core
         self._move(RuntimeState.DRAINING)
-        for location in self.locations.values():
+        for location in self.all_locations():
             try:
                 with trio.move_on_at(deadline):
                     await location.settled()
@@ -278,13 +354,13 @@ class Runtime(Calls):
         left += [] if drained else core.workers.cancel_remaining()
         left += core.requests.close()
         failed = False
-        for mesh in self._meshes.values():
+        for holder in tuple(core.holders):
             try:
-                await mesh.aclose()
+                await holder.aclose()
             except Exception:
                 failed = True
-                log.exception("closing mesh %s failed", mesh.name)
-        for location in self.locations.values():
+                log.exception("closing %s %s failed", holder.kind, holder.name)
+        for location in self.all_locations():
             try:
                 await location.remove()
             except Exception:
@@ -322,4 +398,4 @@ class Runtime(Calls):
             await trio.sleep_until(min(deadline, max(quiet_at, now + QUIET_SECONDS / 5)))
 
     def _has_peers(self) -> bool:
-        return any(mesh.links for mesh in self._meshes.values())
+        return any(holder.links for holder in self._core.holders)

@@ -93,8 +93,7 @@ class HostSecurity:
         endpoints: list[str] = []
         names: dict[str, str] = {}
         for text in texts:
-            name, _, given = text.rpartition("@")
-            endpoint = check_peer_endpoint(given, where)
+            name, endpoint = split_name(text, where)
             endpoints.append(endpoint)
             if name:
                 self._check_name(name, text, where)
@@ -120,6 +119,13 @@ class HostSecurity:
                 else "set [security] allow_list to a file with it"
             )
             raise ConfigurationError(f"{where}: {text}: no key is listed for {name!r}; {fix}")
+
+
+def split_name(text: str, where: str) -> tuple[str, str]:
+    """The name, empty without one, and the canonical endpoint of ``NAME@ENDPOINT``. Raises ConfigurationError for an
+    endpoint that cannot be dialled."""
+    name, _, endpoint = text.rpartition("@")
+    return name, check_peer_endpoint(endpoint, where)
 
 
 def is_loopback(host: str) -> bool:

@@ -28,8 +28,8 @@ from zlinkpy.execution import MAX_JOBS, JobQueueOptions, JobQueueProfile
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.runtime.security import SecurityOptions
 from zlinkpy.runtime.setting_sources import (
-    ENVIRONMENT_PREFIX,
     Entry,
+    NamedTable,
     environment_entries,
     file_entries,
     override_entries,
@@ -149,6 +149,27 @@ class MeshSettings:
 
 
 @frozen(kw_only=True)
+class ClientServerSettings:
+    """Section ``client_server.<name>``: one ClientServer channel of this host, as server, client or both."""
+
+    listen: str | None = _setting(Text("an endpoint such as tcp://0.0.0.0:7001"), "Where the server is reached.")
+    advertise_host: str | None = _setting(
+        Text("a host name or address"), "Host that clients dial, where it is not the one listened on."
+    )
+    rid_prefix: str | None = _setting(
+        Text("1..64 characters of A-Z a-z 0-9 . _ -"), "Start of the server's routing id."
+    )
+    weight: int | None = _setting(Whole(0, 10_000), "The server's share of the channel's messages; 0 for none.")
+    servers: tuple[str, ...] | None = _setting(
+        TextList("a list of endpoints such as tcp://10.0.0.5:7001"), "Servers to dial, besides those the store shows."
+    )
+    default_request_timeout: float | None = _setting(TIMEOUT, "Timeout of requests on this channel that name none.")
+    max_message_bytes: int | None = _setting(
+        Whole(0, 2**32 - 1), "Largest record that is taken or sent, 0 for no cap; at least 1024 otherwise."
+    )
+
+
+@frozen(kw_only=True)
 class LogSettings:
     """Section ``log``."""
 
@@ -161,6 +182,7 @@ class Settings:
 
     Attributes:
         mesh: `MeshSettings` by mesh name.
+        client_server: `ClientServerSettings` by channel name.
         origins: Where each key that is set was set last, by dotted key.
     """
 
@@ -175,6 +197,7 @@ class Settings:
     security: SecuritySettings = field(factory=SecuritySettings)
     log: LogSettings = field(factory=LogSettings)
     mesh: Mapping[str, MeshSettings] = field(factory=dict)
+    client_server: Mapping[str, ClientServerSettings] = field(factory=dict)
     origins: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
 
     @classmethod
@@ -185,6 +208,7 @@ class Settings:
         environ: Mapping[str, str] | None = None,
         overrides: Mapping[str, Any] | None = None,
         meshes: Iterable[str] = (),
+        client_servers: Iterable[str] = (),
     ) -> Settings:
         """Read every source and merge them. Does no I/O but reading `file`.
 
@@ -194,16 +218,26 @@ class Settings:
             overrides: Dotted keys with values, as text or typed.
             meshes: The names of the registered meshes, so that ``ZLINK_MESH_<NAME>_…`` finds names that are not
                 lower case letters and digits.
+            client_servers: The same for ClientServer channels.
 
         Raises:
             ConfigurationError: An unreadable file, an unknown key (with the nearest known one), or a bad value.
         """
         entries = file_entries(Path(file)) if file is not None else []
-        known = [*meshes, *(entry.path[1] for entry in entries if entry.path[0] == "mesh" and len(entry.path) == 3)]
-        entries += environment_entries(
-            os.environ if environ is None else environ, _plain_paths(), _FIELDS_OF_MESH, known
-        )
-        entries += override_entries(overrides or {})
+        given = {"mesh": meshes, "client_server": client_servers}
+        tables = [
+            NamedTable(
+                section,
+                tuple(attribute.name for attribute in fields(cls)),
+                (
+                    *given.get(section, ()),
+                    *(entry.path[1] for entry in entries if entry.path[0] == section and len(entry.path) == 3),
+                ),
+            )
+            for section, cls in _NAMED.items()
+        ]
+        entries += environment_entries(os.environ if environ is None else environ, _plain_paths(), tables)
+        entries += override_entries(overrides or {}, _NAMED)
         values: dict[tuple[str, ...], Any] = {}
         origins: dict[str, str] = {}
         for entry in entries:
@@ -224,12 +258,13 @@ _SECTIONS: Final[dict[str, type]] = {
     "security": SecuritySettings,
     "log": LogSettings,
 }
-_FIELDS_OF_MESH: Final = tuple(attribute.name for attribute in fields(MeshSettings))
+# Sections with a table per name.
+_NAMED: Final[dict[str, type]] = {"mesh": MeshSettings, "client_server": ClientServerSettings}
 
 
 @frozen(kw_only=True)
 class SettingKey:
-    """One documented key; a mesh key has ``<name>`` for the mesh's name."""
+    """One documented key; a key of a mesh or channel has ``<name>`` for its name."""
 
     key: str
     variable: str
@@ -239,7 +274,7 @@ class SettingKey:
 
 def setting_keys() -> list[SettingKey]:
     """Every key there is, in the order of the documentation."""
-    paths = [*_plain_paths(), *(("mesh", "<name>", name) for name in _FIELDS_OF_MESH)]
+    paths = [*_plain_paths(), *((name, "<name>", key.name) for name, cls in _NAMED.items() for key in fields(cls))]
     keys = []
     for path in paths:
         attribute = _find(path)
@@ -270,7 +305,7 @@ def _find(path: tuple[str, ...]) -> attrs.Attribute[Any] | None:
     elif len(path) == 2:
         owner = _SECTIONS.get(path[0])
     else:
-        owner = MeshSettings if path[0] == "mesh" and path[1] and len(path) == 3 else None
+        owner = _NAMED.get(path[0]) if path[1] and len(path) == 3 else None
     if owner is None:
         return None
     attribute = attrs.fields_dict(owner).get(path[-1])
@@ -305,12 +340,14 @@ def _read_secret(entry: Entry, kind: SecretText) -> Secret:
 
 def _unknown(entry: Entry) -> str:
     if entry.origin.startswith("environment"):
-        # Where the mesh's name ends is not known, so this takes the usual case: one word.
-        mesh = entry.key.removeprefix(f"{ENVIRONMENT_PREFIX}MESH_").partition("_")[0]
-        known = {setting.variable.replace("<NAME>", mesh) for setting in setting_keys()}
+        # Where a name ends is not known, so this takes the usual case: one word.
+        prefixes = [variable_name((section, "")) for section in _NAMED]
+        prefix = next((each for each in prefixes if entry.key.startswith(each)), prefixes[0])
+        name = entry.key.removeprefix(prefix).partition("_")[0]
+        known = {setting.variable.replace("<NAME>", name) for setting in setting_keys()}
     else:
-        mesh = entry.path[1] if entry.path[0] == "mesh" and len(entry.path) > 1 else "<name>"
-        known = {setting.key.replace("<name>", mesh) for setting in setting_keys()}
+        name = entry.path[1] if entry.path[0] in _NAMED and len(entry.path) > 1 else "<name>"
+        known = {setting.key.replace("<name>", name) for setting in setting_keys()}
     nearest = difflib.get_close_matches(entry.key, sorted(known), n=1, cutoff=0.0)[0]
     what = "section" if isinstance(entry.value, dict) else "key"
     return f"unknown {what} {entry.key!r}; the nearest known key is {nearest!r} (docs/settings.md lists all)"
@@ -318,7 +355,7 @@ def _unknown(entry: Entry) -> str:
 
 def _is_empty_section(entry: Entry) -> bool:
     """Whether this is a table that exists and has nothing in it, as when all its keys are commented out."""
-    known = (entry.path[0] == "mesh" and len(entry.path) <= 2) or (len(entry.path) == 1 and entry.path[0] in _SECTIONS)
+    known = (entry.path[0] in _NAMED and len(entry.path) <= 2) or (len(entry.path) == 1 and entry.path[0] in _SECTIONS)
     return known and entry.value == {} and not entry.is_text
 
 
@@ -328,12 +365,14 @@ def _build(values: Mapping[tuple[str, ...], Any], origins: Mapping[str, str]) ->
         section: cls(**{path[1]: value for path, value in values.items() if path[0] == section and len(path) == 2})
         for section, cls in _SECTIONS.items()
     }
-    names = dict.fromkeys(path[1] for path in values if len(path) == 3)
-    meshes = {
-        name: MeshSettings(**{path[2]: value for path, value in values.items() if path[:2] == ("mesh", name)})
-        for name in names
+    named: dict[str, Any] = {
+        section: {
+            name: cls(**{path[2]: value for path, value in values.items() if path[:2] == (section, name)})
+            for name in dict.fromkeys(path[1] for path in values if path[0] == section and len(path) == 3)
+        }
+        for section, cls in _NAMED.items()
     }
-    return Settings(**top, **sections, mesh=meshes, origins=origins)
+    return Settings(**top, **sections, **named, origins=origins)
 
 
 def _set_values(section: Any) -> dict[str, Any]:

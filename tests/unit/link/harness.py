@@ -200,6 +200,8 @@ class Node:
         self.owner.register(key, self.pair)
         self.log: list[tuple[float, Action]] = []
         self.handled: list[object] = []
+        self.read: list[object] = []
+        """Every record that could be decoded, in the order in which it was read."""
         self.perform: Callable[[Action, float], None] = lambda action, now: None
 
     # -- events
@@ -231,6 +233,7 @@ class Node:
                 record = decode(frames, topology=Topology.ROUTE_MESH, lane=lane)
         except ProtocolError as error:
             return self.take(self.pair.violated(lane, error, now), now)
+        self.read.append(record.command)
         if isinstance(record.command, LINK_COMMANDS):
             return self.take(self.pair.receive(lane, record.command, now), now)
         actions = self.take(self.pair.touch(now, lane), now)
@@ -343,6 +346,8 @@ class Connection:
     was_open: bool = False
     swallow: list[bool] = attrs.field(factory=lambda: [False, False])
     """Per sending end: what it sends vanishes, the close included (a black hole)."""
+    stalled: list[list[list[bytes]] | None] = attrs.field(factory=lambda: [None, None])
+    """Per sending end: what waits in the queues because the other end does not read; None while it reads."""
     drop_next: list[int] = attrs.field(factory=lambda: [0, 0])
     arrives: list[float] = attrs.field(factory=lambda: [0.0, 0.0])
     """Per sending end: when the last record arrives; a later one is never earlier."""
@@ -402,6 +407,10 @@ class Link:
             return
         if connection.swallow[end]:
             return
+        waiting = connection.stalled[end]
+        if waiting is not None:
+            waiting.append(frames)
+            return
         at = max(self.now + connection.latency[end], connection.arrives[end])
         connection.arrives[end] = at
 
@@ -410,6 +419,16 @@ class Link:
                 self.nodes[1 - end].deliver(lane, frames, self.now)
 
         self._at(at, arrive)
+
+    def stall(self, end: int, lane: Lane) -> None:
+        """The other end stops reading what `end` sends: queues fill, nothing is lost."""
+        self.connections[lane].stalled[end] = []
+
+    def resume(self, end: int, lane: Lane) -> None:
+        """The other end reads again, in the order of submission."""
+        waiting, self.connections[lane].stalled[end] = self.connections[lane].stalled[end], None
+        for frames in waiting or ():
+            self.put(end, lane, frames)
 
     def cut(self, lane: Lane) -> None:
         """The physical connection breaks; both ends see it, what was under way is gone."""

@@ -10,6 +10,8 @@ import pytest
 from tests.house.source import ROOT, imported_modules, python_files
 from zlinkpy import link
 
+from .harness import ROLES, Node
+
 CONSTANTS = "zlinkpy/link/constants.py"
 MACHINE = "zlinkpy/link/machine.py"
 # The one place where lanes and handlers are asked whether that is established.
@@ -55,9 +57,17 @@ def test_the_two_times_are_defined_once_and_written_nowhere_else() -> None:
         if path != CONSTANTS
     ]
     assert not literals, "refer to zlinkpy.link.constants"
-    machine = trees["zlinkpy/link/liveness.py"]
-    used = {node.id for node in ast.walk(machine) if isinstance(node, ast.Name)}
-    assert {"CHECK_INTERVAL", "PEER_DEADLINE"} <= used
+    # Pairs of both topologies are judged by liveness.py; probes and beacons share one grid.
+    uses = {
+        "liveness.py": {"PEER_DEADLINE", "grid_after"},
+        "publisher_link.py": {"PEER_DEADLINE"},
+        "beacon.py": {"grid_after"},
+        "grid.py": {"CHECK_INTERVAL"},
+    }
+    for module, wanted in uses.items():
+        tree = trees[f"zlinkpy/link/{module}"]
+        assert wanted <= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}, module
+    assert {type(Node(role).pair.liveness) for role in ROLES} == {link.ProbeLiveness}
 
 
 @pytest.mark.contract("LV-25")
@@ -109,7 +119,9 @@ def test_the_machines_cannot_read_a_clock() -> None:
 
 def test_the_reference_shows_every_state_event_and_action() -> None:
     text = (ROOT / "docs" / "link.md").read_text(encoding="utf-8")
-    public = [name for name in vars(link.Pair) if not name.startswith("_")]
+    kinds = (link.Pair, link.ServicePair, link.PublisherLink, link.BeaconSchedule)
+    public = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    public |= {kind.__name__ for kind in kinds}
     actions = [kind.__name__ for kind in link.Action.__args__]
     reasons = [reason.value for reason in link.FailureReason]
     phases = [phase.name for phase in link.PairPhase]

@@ -176,7 +176,7 @@ def test_a_variable_finds_the_mesh_it_can_only_spell_in_capitals(file: Path) -> 
 
 def test_a_variable_that_fits_two_meshes_is_refused(file: Path) -> None:
     text = problem(file, environ={"ZLINK_MESH_A_B_LISTEN": "x"}, meshes=["a-b", "a.b", "a-b"])
-    assert "ZLINK_MESH_A_B_LISTEN fits the meshes 'a-b' and 'a.b'" in text
+    assert "ZLINK_MESH_A_B_LISTEN fits both 'a-b' and 'a.b'" in text
 
 
 def test_overrides_take_text_and_typed_values_and_names_with_dots() -> None:

@@ -133,9 +133,11 @@ class Reception:
         return sink
 
 
-async def audience(publisher: Publisher, *members: tuple[Any, Sequence[bytes]]) -> list[Recorder]:
+async def audience(
+    publisher: Publisher, *members: tuple[Any, Sequence[bytes]], sinks: Sequence[Recorder] = ()
+) -> Sequence[Recorder]:
     """A subscriber of `publisher` for each transport and its topics, when the publisher has read what they ask for."""
-    sinks = [Recorder() for _ in members]
+    sinks = sinks or [Recorder() for _ in members]
     asked = [topics for _, topics in members]
     for sink, (transport, topics) in zip(sinks, members, strict=True):
         transport.subscribe(publisher.endpoint, sink, topics)

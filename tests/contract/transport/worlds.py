@@ -133,6 +133,15 @@ class Reception:
         return sink
 
 
+async def until_heard(publisher: Publisher, sink: Recorder, record: Sequence[bytes]) -> None:
+    """Publish `record` until it, or another, reaches `sink`: when a subscription has arrived is told to nobody."""
+    with trio.fail_after(PATIENCE):
+        while not sink.records:
+            publisher.publish(record)
+            with trio.move_on_after(0.02):
+                await sink.until_records(1)
+
+
 async def audience(
     publisher: Publisher, *members: tuple[Any, Sequence[bytes]], sinks: Sequence[Recorder] = ()
 ) -> Sequence[Recorder]:
@@ -143,10 +152,7 @@ async def audience(
         transport.subscribe(publisher.endpoint, sink, topics)
     for sink, topics in zip(sinks, asked, strict=True):
         await sink.until_opened()
-        while not sink.records:
-            publisher.publish([topics[0], b"probe"])
-            with trio.move_on_after(0.02):
-                await sink.until_records(1)
+        await until_heard(publisher, sink, [topics[0], b"probe"])
     markers = [[topics[0], b"marker"] for topics in asked]
     for marker in markers:
         publisher.publish(marker)

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from tests.contract.transport.worlds import Reception, Recorder, World, audience, eventually
+from tests.contract.transport.worlds import Reception, Recorder, World, audience, connect, eventually
 from zlinkpy.transport import Connection, Publisher
 from zlinkpy.transport.interface import ROTATION_RECORDS, ROTATION_SECONDS
 from zlinkpy.transport.rotation import Budgets
@@ -101,14 +101,7 @@ class Dialled(Inlets):
         self._peers: dict[str, Connection] = {}
 
     async def join(self, near: Any, far: Any, name: str, sink: Recorder) -> None:
-        reception = Reception()
-        listener = await far.listen(self._world.endpoint(), reception.accept)
-        connection = near.dial(listener.endpoint, sink)
-        await sink.until_opened()
-        connection.send([b"hello"])
-        peer = (await reception.until(1)).connection
-        assert peer is not None
-        self._peers[name] = peer
+        self._peers[name] = (await connect(self._world, near, far, sink)).peer
 
     def send(self, name: str, frame: bytes) -> None:
         assert self._peers[name].send([frame])

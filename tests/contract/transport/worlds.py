@@ -19,7 +19,7 @@ import trio
 
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.security import HostKeys
-from zlinkpy.transport import Connection, MemoryNetwork, Pattern, Publisher, ZmqTransport
+from zlinkpy.transport import Connection, Listener, MemoryNetwork, Pattern, Publisher, ZmqTransport
 from zlinkpy.transport.rotation import Budgets
 
 # Virtual seconds any wait of a test may take. Only a failing test waits so long.
@@ -131,6 +131,31 @@ class Reception:
         sink = self.sinks[number - 1]
         await sink.until_records(1)
         return sink
+
+
+@attrs.define
+class Pair:
+    """Both ends of one open connection, whose first record is behind it and in `peer_sink`."""
+
+    listener: Listener
+    connection: Connection
+    sink: Recorder
+    peer: Connection
+    peer_sink: Recorder
+
+
+async def connect(
+    world: World, near: Any, far: Any, sink: Recorder | None = None, reception: Reception | None = None
+) -> Pair:
+    """Dial from `near` to a new listener of `far`."""
+    sink, reception = sink or Recorder(), reception or Reception()
+    listener = await far.listen(world.endpoint(), reception.accept)
+    connection = near.dial(listener.endpoint, sink)
+    await sink.until_opened()
+    connection.send([b"hello"])
+    peer_sink = await reception.until(1)
+    assert peer_sink.connection is not None
+    return Pair(listener, connection, sink, peer_sink.connection, peer_sink)
 
 
 async def until_heard(publisher: Publisher, sink: Recorder, record: Sequence[bytes]) -> None:

@@ -14,13 +14,13 @@ import click
 import trio
 from attrs import define, field, frozen
 
-from zlinkpy.cli.options import STORE_VARIABLE, json_option, opened_store, store_option
+from zlinkpy.cli.options import STORE_VARIABLE, json_option, opened_store, security_of, security_options, store_option
 from zlinkpy.cli.output import Output
 from zlinkpy.errors import NotFoundError, UnavailableError
 from zlinkpy.location.directory import list_nodes
 from zlinkpy.location.open import store_label
 from zlinkpy.mesh import PeerPhase, PeerSnapshot
-from zlinkpy.runtime import Host, Runtime
+from zlinkpy.runtime import Host, Runtime, SecurityOptions
 
 DEFAULT_TIMEOUT = 10.0
 _PREFIX = "zlink-cli"
@@ -37,6 +37,7 @@ class Joining:
     listen: str
     advertise_host: str | None
     timeout: float
+    security: SecurityOptions
 
 
 def joining_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +45,9 @@ def joining_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.option("--mesh", metavar="NAME", help="The mesh; not needed when the store knows exactly one."),
         store_option,
-        click.option("--peer", "peers", multiple=True, metavar="tcp://HOST:PORT", help="Dial this node; repeat it."),
+        click.option(
+            "--peer", "peers", multiple=True, metavar="[NAME@]tcp://HOST:PORT", help="Dial this node; repeat it."
+        ),
         click.option(
             "--timeout",
             type=click.FloatRange(0.001, 86_400),
@@ -63,6 +66,7 @@ def joining_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--advertise-host", metavar="HOST", help="What others connect to; needed when nodes run on other machines."
         ),
+        security_options,
         json_option,
     ]
     for option in reversed(options):
@@ -78,6 +82,8 @@ def joining_of(
     timeout: float,
     listen: str,
     advertise_host: str | None,
+    key_file: str | None,
+    allow_list: str | None,
 ) -> Joining:
     """The options as one value. Raises click.UsageError when they do not say where the mesh is."""
     if peers:
@@ -90,7 +96,15 @@ def joining_of(
             raise click.UsageError("--peer needs --mesh NAME")
     elif not store:
         raise click.UsageError(f"say where the mesh is: --store URL, {STORE_VARIABLE}, or --peer tcp://HOST:PORT")
-    return Joining(mesh=mesh, store=store, peers=peers, listen=listen, advertise_host=advertise_host, timeout=timeout)
+    return Joining(
+        mesh=mesh,
+        store=store,
+        peers=peers,
+        listen=listen,
+        advertise_host=advertise_host,
+        timeout=timeout,
+        security=security_of(key_file, allow_list),
+    )
 
 
 @define(eq=False)
@@ -180,7 +194,7 @@ async def joined(joining: Joining, output: Output, *, channel: str | None = None
     progress = _Progress()
     async with output.waiting(lambda: progress.text):
         mesh = joining.mesh or await _only_mesh(joining)
-        host = Host(location_store=joining.store, shutdown_deadline=_SHUTDOWN_SECONDS)
+        host = Host(location_store=joining.store, security=joining.security, shutdown_deadline=_SHUTDOWN_SECONDS)
         member = host.mesh(
             mesh,
             listen=joining.listen,

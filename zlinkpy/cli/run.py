@@ -38,7 +38,7 @@ _SHOWN_LABELS = 3
 )
 @click.option("--advertise-host", "advertised", multiple=True, metavar="[MESH=]HOST", help="What others connect to.")
 @click.option(
-    "--peer", "peers", multiple=True, metavar="[MESH=]tcp://HOST:PORT", help="A node to connect to; repeat it."
+    "--peer", "peers", multiple=True, metavar="[MESH=][NAME@]tcp://HOST:PORT", help="A node to connect to; repeat it."
 )
 @click.option("--store", metavar="URL", help="Location Store, instead of what code, file and environment say.")
 @click.option("--config", metavar="FILE", help="Settings file (TOML).")

@@ -53,12 +53,15 @@ class Expectation:
         security_identity: from the descriptor.
         generation: the lifecycle generation of the current descriptor.
         revision: the lowest descriptor revision that is still current; meaningful with a generation only.
+        proved: the security identity that the connection itself proved: the CURVE key of the peer. What the peer says
+            has to be this as well, whatever a descriptor says.
     """
 
     rid: str | None = None
     security_identity: str | None = None
     generation: int = 0
     revision: int = 0
+    proved: str | None = None
 
     def strengthened(self, other: Expectation | None) -> Expectation:
         """This expectation with its gaps filled from `other`; what is known here is never relaxed (LV-127).
@@ -72,6 +75,7 @@ class Expectation:
             security_identity=self.security_identity if self.security_identity is not None else other.security_identity,
             generation=self.generation or other.generation,
             revision=self.revision or other.revision,
+            proved=self.proved if self.proved is not None else other.proved,
         )
 
     def mismatch(
@@ -85,7 +89,7 @@ class Expectation:
         """
         if rid is not None and self.rid not in (None, rid):
             return RejectReason.IDENTITY_MISMATCH
-        if self.security_identity not in (None, security_identity):
+        if self.security_identity not in (None, security_identity) or self.proved not in (None, security_identity):
             return RejectReason.SECURITY_IDENTITY_MISMATCH
         if generation and self.generation not in (0, generation):
             return RejectReason.LIFECYCLE_GENERATION_STALE

@@ -165,12 +165,16 @@ class HandshakeLink(LinkMachine, Generic[AdmissionT]):
         self.last_receive = now
         return []
 
-    def lost(self, lane: Lane, detail: str, now: float) -> list[Action]:
-        """The close of a lane's connection was observed, or its dial failed. Other lanes go with it (LV-27)."""
+    def lost(
+        self, lane: Lane, detail: str, now: float, reason: FailureReason = FailureReason.TRANSPORT_ERROR
+    ) -> list[Action]:
+        """The close of a lane's connection was observed, or its dial failed. Other lanes go with it (LV-27).
+
+        `reason` is SECURITY_MISMATCH where keys were the matter, as only the transport can tell."""
         if self._ended or not self._lanes.exists(lane):
             return []
         self._lanes[lane] = LaneState.GONE
-        failure = Failure(FailureReason.TRANSPORT_ERROR, f"{self._lanes.called(lane)}: {detail}", now)
+        failure = Failure(reason, f"{self._lanes.called(lane)}: {detail}", now)
         return self._done(self._on_lost(lane, failure, now))
 
     def violated(self, lane: Lane, error: ProtocolError, now: float) -> list[Action]:

@@ -101,12 +101,12 @@ class PublisherLink(LinkMachine):
         """The exact beacon came (LV-93). It is evidence and nothing else: no event, no answer (LV-101, LV-102)."""
         return self._heard(now)
 
-    def lost(self, detail: str, now: float) -> list[Action]:
-        """The close of the connection was observed, or its dial failed."""
+    def lost(self, detail: str, now: float, reason: FailureReason = FailureReason.TRANSPORT_ERROR) -> list[Action]:
+        """The close of the connection was observed, or its dial failed; see `HandshakeLink.lost`."""
         if self._ended or not self._lanes.exists(Lane.APPLICATION):
             return []
         self._lanes[Lane.APPLICATION] = LaneState.GONE
-        return self._done(self._end(Failure(FailureReason.TRANSPORT_ERROR, detail, now)))
+        return self._done(self._end(Failure(reason, detail, now)))
 
     def violated(self, error: ProtocolError, now: float) -> list[Action]:
         """A record was malformed: no receipt, and this publisher's connection ends ([D7], LV-105..108)."""

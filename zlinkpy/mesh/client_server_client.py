@@ -7,10 +7,11 @@ shows; it dials all of them, and none of them ever dials it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from zlinkpy.errors import NotFoundError, ShuttingDownError, UnavailableError, ZlinkError
 from zlinkpy.link import ServiceAdmission, ServicePair
@@ -47,6 +48,8 @@ class ClientOptions:
     """True when a Location Store shows the servers."""
     max_message_bytes: int
     """0: no cap."""
+    key_names: Mapping[str, str] = field(factory=dict)
+    """As `MeshOptions.key_names`."""
     security_identity: str = ANONYMOUS
     default_request_timeout_ms: int = 30_000
 
@@ -62,6 +65,7 @@ class ClientServerClient(Dialler):
         handlers = HandlerTable(options.channel, core.codecs)
         super().__init__(core, options.channel, handlers, own_rid="", discovers=options.discovers)
         self.options = options
+        self.key_names = options.key_names
         self.default_timeout_ms = options.default_request_timeout_ms
         self.cycle: SmoothWeighted[PeerLink | LocalTarget] = SmoothWeighted()
         self._max_bytes = transport_limit(options.max_message_bytes)
@@ -196,4 +200,10 @@ class ClientServerClient(Dialler):
 
     def _open(self, endpoint: str, sink: LaneSink) -> Connection:
         assert self._transport is not None
-        return self._transport.dial(endpoint, sink, pattern=Pattern.DEALER, max_message_bytes=self._max_bytes)
+        return self._transport.dial(
+            endpoint,
+            sink,
+            pattern=Pattern.DEALER,
+            max_message_bytes=self._max_bytes,
+            server_key=sink.link.peer_key if sink.link is not None else None,
+        )

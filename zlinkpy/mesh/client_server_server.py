@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from zlinkpy.errors import ConfigurationError, ProtocolError
-from zlinkpy.link import Ended, Failure, FailureReason, ServicePair
+from zlinkpy.link import Ended, Expectation, Failure, FailureReason, ServicePair
 from zlinkpy.mesh.dispatch import HandlerTable
 from zlinkpy.mesh.holder import LinkHolder
 from zlinkpy.mesh.identity import ListenPlan
@@ -112,7 +112,7 @@ class ClientServerServer(LinkHolder):
         pair = ServicePair(
             dialler=False,
             local=self.admission,
-            expected=lambda: None,
+            expected=lambda: Expectation(proved=connection.peer_key),
             judge=lambda _admission: None,
             probe_ids=core.entropy.generation,
             flow=lambda: core.flow,
@@ -121,6 +121,7 @@ class ClientServerServer(LinkHolder):
         link = ServiceLink(
             self, pair, endpoint=self.endpoint, dialler=False, own_limit=self.admission().max_message_bytes
         )
+        link.peer_key = connection.peer_key
         self._hold(link)
         sink = ServiceSink(self, link, self._max_bytes)
         link.adopt(sink, LANE, connection)

@@ -16,6 +16,7 @@ from zlinkpy.link import Action, LivenessOwner
 from zlinkpy.mesh.framework import FrameworkChannels
 from zlinkpy.mesh.request_table import RequestTable
 from zlinkpy.messages import Codecs, Shapes
+from zlinkpy.security import HostKeys
 from zlinkpy.telemetry import Telemetry
 from zlinkpy.wire import FlowState, RuntimeState
 
@@ -51,7 +52,9 @@ class MeshCore:
         codecs: Codecs,
         permits: Permits,
         workers: Workers,
+        keys: HostKeys | None = None,
     ) -> None:
+        self.keys = keys
         self.entropy = entropy
         self.telemetry = telemetry
         self.codecs = codecs

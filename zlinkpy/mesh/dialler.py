@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zlinkpy.link import Backoff, DialIntent, Ended, Expectation, Failure
 from zlinkpy.mesh.dispatch import HandlerTable
 from zlinkpy.mesh.holder import LinkHolder
+from zlinkpy.mesh.options import ANONYMOUS
 from zlinkpy.mesh.peer_link import LaneSink, PeerLink
 from zlinkpy.mesh.peers import ListedNode, Peer, PeerBook
 from zlinkpy.transport import Connection
@@ -32,6 +33,8 @@ class Dialler(LinkHolder):
     def __init__(self, core: MeshCore, name: str, handlers: HandlerTable, *, own_rid: str, discovers: bool) -> None:
         super().__init__(core, name, handlers)
         self.book = PeerBook(own_rid)
+        self.key_names: Mapping[str, str] = {}
+        """The names of configured endpoints on the allow-list."""
         self.discovers = discovers
         """True when a Location Store shows the peers."""
         self.refresh_discovery: Callable[[], None] | None = None
@@ -53,7 +56,7 @@ class Dialler(LinkHolder):
     def _open(self, endpoint: str, sink: LaneSink) -> Connection:
         """Dial. Raises ConfigurationError for an endpoint nobody can dial."""
         assert self._transport is not None
-        return self._transport.dial(endpoint, sink)
+        return self._transport.dial(endpoint, sink, server_key=sink.link.peer_key if sink.link is not None else None)
 
     def _dials(self, node: ListedNode) -> bool:
         """True when this side is the one that dials a node which discovery shows."""
@@ -158,15 +161,33 @@ class Dialler(LinkHolder):
             intent.hold()
             return
 
+        key = self._key_of(peer, intent.endpoint)
+
         def expected() -> Expectation | None:
             known = peer.listed.expectation if peer.listed is not None else intent.expectation
-            return known.strengthened(self.book.expectation_for_endpoint(intent.endpoint))
+            known = known.strengthened(self.book.expectation_for_endpoint(intent.endpoint))
+            return known.strengthened(Expectation(proved=key))
 
         link = self._dialled_link(intent.endpoint, expected)
+        link.peer_key = key
         link.intent = intent
         peer.link = link
         intent.dialled()
         link.start()
+
+    def _key_of(self, peer: Peer, endpoint: str) -> str | None:
+        """The CURVE key to expect at `endpoint`: the operator's word, else the descriptor's; None without keys.
+
+        Where they differ, the admission fails: what the peer says of itself cannot be both.
+        """
+        keys = self.core.keys
+        if keys is None:
+            return None
+        name = self.key_names.get(endpoint)
+        if name is not None:
+            return keys.key_of(name)
+        listed = peer.listed
+        return listed.security_identity if listed is not None and listed.security_identity != ANONYMOUS else None
 
     def dial_lane(self, link: PeerLink, lane: Lane) -> Connection:
         """Open one physical connection of a dialled pair. Raises ConfigurationError for an endpoint nobody can dial."""

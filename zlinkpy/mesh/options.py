@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Mapping
+
+from attrs import field, frozen
 
 from zlinkpy.mesh.identity import ListenPlan
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT
@@ -21,6 +23,8 @@ class MeshOptions:
     listener: ListenPlan
     peers: tuple[str, ...] = ()
     """Manual peers: endpoints to dial."""
+    key_names: Mapping[str, str] = field(factory=dict)
+    """For hosts with keys: by manual endpoint, the name whose key on the allow-list is expected there."""
     discovers: bool = False
     """True when a Location Store shows the peers."""
     object_role: ObjectRole = ObjectRole.NONE

@@ -38,6 +38,7 @@ from zlinkpy.link import (
     Updated,
 )
 from zlinkpy.mesh.remote import Remote, remote_of
+from zlinkpy.security import KeyRefusedError
 from zlinkpy.transport import Connection, ConnectionClosed
 from zlinkpy.wire import (
     Admission,
@@ -163,7 +164,8 @@ class LaneSink:
             return
         link.lane_closed(self.lane)
         self.mesh.lane_closed(link)
-        link.perform(link.pair.lost(self.lane, cause, self.mesh.now()))
+        reason = FailureReason.SECURITY_MISMATCH if connection.security_failed else FailureReason.TRANSPORT_ERROR
+        link.perform(link.pair.lost(self.lane, cause, self.mesh.now(), reason))
 
 
 class PeerLink:
@@ -185,6 +187,8 @@ class PeerLink:
         """True when the dialled endpoint turned out to be this node's own."""
         self.same_as: str | None = None
         """The RID of the node when a connection to another endpoint of it took this one's place."""
+        self.peer_key: str | None = None
+        """The CURVE key that every connection of this link has to prove; None without keys."""
         self.rid: str | None = None
         self.remote: Remote | None = None
         """What the peer last said about itself, once it was admitted."""
@@ -293,7 +297,9 @@ class PeerLink:
             connection = self.mesh.dial_lane(self, lane)
         except ConfigurationError as error:
             # What a descriptor says is not ours to trust: a failed attempt like any other.
-            self.perform(self.pair.lost(lane, error.message, self.mesh.now()))
+            refused = isinstance(error, KeyRefusedError)
+            reason = FailureReason.SECURITY_MISMATCH if refused else FailureReason.TRANSPORT_ERROR
+            self.perform(self.pair.lost(lane, error.message, self.mesh.now(), reason))
         else:
             self._connected(lane, connection)
 

@@ -77,6 +77,9 @@ class Reception:
             link = mesh.pair_link(hello.pair_id or b"")
             if link is None or Lane.COMPLETION in link.lanes:
                 self._reject(connection, RejectReason.INVALID_DESCRIPTOR)
+            elif connection.peer_key != link.peer_key:
+                # Somebody else's lane for a pair whose id he learnt.
+                self._reject(connection, RejectReason.SECURITY_IDENTITY_MISMATCH)
             else:
                 link.adopt(sink, Lane.COMPLETION, connection)
                 link.perform(link.pair.receive(Lane.COMPLETION, hello, mesh.now()))

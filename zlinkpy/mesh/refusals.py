@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zlinkpy.errors import ProtocolError
-from zlinkpy.link import Ended
+from zlinkpy.link import Ended, FailureReason
 from zlinkpy.wire import RejectReason
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Refusals:
     def __init__(self, where: str) -> None:
         """`where` is how people know the holder: ``mesh play``."""
         self._where = where
-        self._said: set[tuple[str, RejectReason]] = set()
+        self._said: set[tuple[str, object]] = set()
 
     def tell(self, who: str, reason: RejectReason, detail: str) -> None:
         """`who` was refused, or refused us."""
@@ -58,16 +58,27 @@ class Refusals:
         if advice is None:
             log.info("%s: no connection with %s: %s", self._where, who, detail)
             return
-        if (who, reason) in self._said:
-            return
+        if self._is_news(who, reason):
+            log.warning("%s: no connection with %s: %s; %s", self._where, who, detail, advice)
+
+    def _is_news(self, who: str, what: object) -> bool:
+        if (who, what) in self._said:
+            return False
         if len(self._said) >= REMEMBERED:
             self._said.clear()
-        self._said.add((who, reason))
-        log.warning("%s: no connection with %s: %s; %s", self._where, who, detail, advice)
+        self._said.add((who, what))
+        return True
 
     def ended(self, link: PeerLink, ended: Ended) -> None:
         """An attempt is over; says something if either side refused."""
-        if ended.reject is None or ended.failure is None:
+        if ended.failure is None:
+            return
+        if ended.reject is None:
+            # Of keys the transport says by itself what is wrong and what to change.
+            if ended.failure.reason is FailureReason.SECURITY_MISMATCH and self._is_news(
+                link.endpoint, ended.failure.detail
+            ):
+                log.warning("%s: no connection with %s: %s", self._where, link.title, ended.failure.detail)
             return
         claim, who, detail = link.claim, link.endpoint, ended.failure.detail
         if claim is not None:

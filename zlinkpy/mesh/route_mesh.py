@@ -51,6 +51,7 @@ class RouteMesh(Dialler):
     def __init__(self, core: MeshCore, options: MeshOptions, handlers: HandlerTable) -> None:
         super().__init__(core, options.name, handlers, own_rid=options.rid, discovers=options.discovers)
         self.options = options
+        self.key_names = options.key_names
         self.rid = options.rid
         self.default_timeout_ms = options.default_request_timeout_ms
         self.generation = core.entropy.generation()
@@ -242,9 +243,11 @@ class RouteMesh(Dialler):
 
         def expected() -> Expectation | None:
             peer = self.book.by_rid(rid)
-            return peer.listed.expectation if peer is not None and peer.listed is not None else None
+            known = peer.listed.expectation if peer is not None and peer.listed is not None else Expectation()
+            return known.strengthened(Expectation(proved=connection.peer_key))
 
         link = self._new_link(hello.pair_id, expected, endpoint=remote.advertised_endpoint, dialler=False)
+        link.peer_key = connection.peer_key
         link.claim = remote
         link.adopt(sink, Lane.APPLICATION, connection)
         link.perform(link.pair.receive(Lane.APPLICATION, hello, self.now()))

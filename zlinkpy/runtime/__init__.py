@@ -10,6 +10,7 @@ from zlinkpy.runtime.fanout_running import FanoutStatus
 from zlinkpy.runtime.host import Host
 from zlinkpy.runtime.registration import Mesh
 from zlinkpy.runtime.running import Runtime
+from zlinkpy.runtime.security import SecurityOptions
 from zlinkpy.runtime.settings import Settings
 from zlinkpy.runtime.status import (
     BlockedLoop,
@@ -35,6 +36,7 @@ __all__ = [
     "Observed",
     "RawMessage",
     "Runtime",
+    "SecurityOptions",
     "ServedChannel",
     "Settings",
     "StoreStatus",

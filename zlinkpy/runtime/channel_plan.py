@@ -14,7 +14,6 @@ from zlinkpy.mesh import (
     HandlerTable,
     ServerOptions,
     check_max_message_bytes,
-    check_peer_endpoint,
     plan_listener,
 )
 from zlinkpy.messages import Codecs, HandlerSpec
@@ -101,11 +100,15 @@ def _server(
     options = ServerOptions(
         channel=channel.name,
         rid=plan_rid(channel.rid, prefix, where, host=host, entropy=entropy),
-        listener=plan_listener(
-            chosen(settings, "listen", channel.listen),
-            chosen(settings, "advertise_host", channel.advertise_host),
+        listener=host.security.check_bind(
+            plan_listener(
+                chosen(settings, "listen", channel.listen),
+                chosen(settings, "advertise_host", channel.advertise_host),
+                where,
+            ),
             where,
         ),
+        security_identity=host.security.identity,
         weight=chosen(settings, "weight", channel.weight),
         max_message_bytes=check_max_message_bytes(
             chosen(settings, "max_message_bytes", channel.max_message_bytes), where
@@ -116,9 +119,7 @@ def _server(
 
 def _client(channel: UsedChannel, settings: ClientServerSettings | None, host: HostOptions) -> ClientOptions:
     where = where_of(channel.name)
-    servers = [
-        check_peer_endpoint(server, f"{where}.servers") for server in chosen(settings, "servers", channel.servers)
-    ]
+    servers, key_names = host.security.endpoints(chosen(settings, "servers", channel.servers), f"{where}.servers")
     discovers = host.location_store is not None
     if not servers and not discovers:
         raise ConfigurationError(
@@ -128,6 +129,8 @@ def _client(channel: UsedChannel, settings: ClientServerSettings | None, host: H
     return ClientOptions(
         channel=channel.name,
         servers=tuple(dict.fromkeys(servers)),
+        key_names=key_names,
+        security_identity=host.security.identity,
         discovers=discovers,
         max_message_bytes=check_max_message_bytes(
             chosen(settings, "max_message_bytes", channel.max_message_bytes), where

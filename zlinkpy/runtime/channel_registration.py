@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
-from zlinkpy.mesh import check_max_message_bytes, check_peer_endpoint, check_weight, plan_listener
+from zlinkpy.mesh import check_max_message_bytes, check_weight, plan_listener
 from zlinkpy.messages import HandlerKind, check_handler
 from zlinkpy.runtime.registration import (
     HandlerRegistration,
@@ -19,6 +19,7 @@ from zlinkpy.runtime.registration import (
     check_timeout,
     check_two_ids,
 )
+from zlinkpy.runtime.security import split_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,9 +106,11 @@ def use_channel(
         raise ConfigurationError(f"{where}.servers: give a sequence of endpoints, not the one text {servers!r}")
     if default_request_timeout is not None:
         check_timeout(default_request_timeout, f"{where}.default_request_timeout")
+    for server in servers:
+        split_name(server, f"{where}.servers")
     return UsedChannel(
         name=name,
-        servers=tuple(check_peer_endpoint(server, f"{where}.servers") for server in servers),
+        servers=tuple(servers),
         default_request_timeout=default_request_timeout,
         max_message_bytes=check_max_message_bytes(max_message_bytes, where),
     )

@@ -52,6 +52,7 @@ from zlinkpy.runtime.fanout_registration import (
 from zlinkpy.runtime.plan import HostOptions, MeshPlan, plan_meshes
 from zlinkpy.runtime.registration import DEFAULT_LISTEN, Mesh, check_timeout, make_mesh
 from zlinkpy.runtime.running import Runtime
+from zlinkpy.runtime.security import HostSecurity, SecurityOptions
 from zlinkpy.runtime.settings import Settings
 from zlinkpy.runtime.watchdog import LoopWatchdog
 from zlinkpy.telemetry import NullTelemetry, Telemetry
@@ -75,6 +76,7 @@ class Host:
         shutdown_deadline: seconds that accepted work gets when `run()` is left in order.
         job_queue: size and pressure marks of the Application Job Queue.
         location: times of lease and discovery.
+        security: its keys and who may be connected with it; without any it listens on loopback addresses only.
         telemetry: where numbers go; nothing by default.
         entropy: source of ids and jitter; the operating system's by default.
         transport: builds the transport; ZeroMQ by default. Simulations give the in-memory twin.
@@ -94,6 +96,7 @@ class Host:
         shutdown_deadline: float = 30.0,
         job_queue: JobQueueOptions | None = None,
         location: LocationOptions | None = None,
+        security: SecurityOptions | None = None,
         telemetry: Telemetry | None = None,
         entropy: Entropy | None = None,
         transport: Callable[[Entropy], Any] | None = None,
@@ -108,6 +111,7 @@ class Host:
             job_queue=job_queue or JobQueueOptions(),
             location=location or LocationOptions(),
         )
+        self._security = security or SecurityOptions()
         self._telemetry = telemetry or NullTelemetry()
         self._entropy = entropy or SystemEntropy()
         self._transport = transport or (lambda entropy: ZmqTransport(entropy=entropy))
@@ -148,7 +152,8 @@ class Host:
             advertise_host: what others connect to; required when `listen` names every interface.
             rid_prefix: prefix of the automatic node id ``<prefix>-<uuid4>``.
             rid: a fixed node id; manual topology only.
-            peers: endpoints of peers to dial, for manual topology.
+            peers: endpoints of peers to dial, for manual topology; with keys, ``NAME@tcp://HOST:PORT``, NAME being the
+                peer's on the allow-list.
             default_request_timeout: seconds, overrides the host's.
             placement_weight: share of new objects, 0..10000.
 
@@ -350,6 +355,7 @@ class Host:
             codecs=codecs,
             permits=permits,
             workers=Workers(permits),
+            keys=options.security.keys,
         )
         body: BaseException | None = None
         try:
@@ -368,6 +374,8 @@ class Host:
 
     def _options(self, settings: Settings | None) -> HostOptions:
         options = self._base
+        security = self._security if settings is None else settings.security.over(self._security)
+        options = evolve(options, security=HostSecurity(keys=security.load(), insecure=security.insecure))
         if settings is not None:
             given = {
                 name: value
@@ -423,7 +431,10 @@ class Host:
                         label,
                         options.location.owner_lease_renew_interval,
                     )
-            transport: Transport = await stack.enter_async_context(self._transport(self._entropy))
+            made = self._transport(self._entropy)
+            if options.security.keys is not None:
+                made.secure(options.security.keys)
+            transport: Transport = await stack.enter_async_context(made)
             nursery = await stack.enter_async_context(trio.open_nursery())
             # Undone in reverse: the timer and the workers run until everything that was started on top of them has
             # ended.

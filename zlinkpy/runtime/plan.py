@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from zlinkpy.entropy import Entropy
 from zlinkpy.errors import ConfigurationError
@@ -19,12 +19,12 @@ from zlinkpy.mesh import (
     HandlerTable,
     MeshOptions,
     automatic_rid,
-    check_peer_endpoint,
     check_weight,
     plan_listener,
 )
 from zlinkpy.messages import Codecs, HandlerSpec
 from zlinkpy.runtime.registration import DEFAULT_PREFIX, ChannelRegistration, Mesh, check_timeout, check_two_ids
+from zlinkpy.runtime.security import HostSecurity
 from zlinkpy.wire import ObjectRole
 
 if TYPE_CHECKING:
@@ -38,12 +38,14 @@ T = TypeVar("T")
 class HostOptions:
     """The host-wide settings in force."""
 
-    location_store: str | LocationStore | None
+    # Not shown: a URL may hold a password.
+    location_store: str | LocationStore | None = field(repr=False)
     application_version: int
     default_request_timeout: float
     shutdown_deadline: float
     job_queue: JobQueueOptions
     location: LocationOptions
+    security: HostSecurity = HostSecurity()
 
 
 @frozen(kw_only=True)
@@ -117,13 +119,19 @@ def _plan(mesh: Mesh, settings: MeshSettings | None, host: HostOptions, codecs: 
     handlers = HandlerTable(where, codecs)
     for registration in mesh.handlers:
         handlers.add(HandlerSpec.inspect(registration.function, registration.kind), registration.channel)
+    endpoints, key_names = host.security.endpoints(peers, f"{where}.peers")
     options = MeshOptions(
         name=mesh.name,
         rid=rid,
-        listener=plan_listener(
-            chosen(settings, "listen", mesh.listen), chosen(settings, "advertise_host", mesh.advertise_host), where
+        listener=host.security.check_bind(
+            plan_listener(
+                chosen(settings, "listen", mesh.listen), chosen(settings, "advertise_host", mesh.advertise_host), where
+            ),
+            where,
         ),
-        peers=tuple(check_peer_endpoint(peer, f"{where}.peers") for peer in peers),
+        peers=endpoints,
+        key_names=key_names,
+        security_identity=host.security.identity,
         discovers=has_store,
         object_role=mesh.object_role,
         placement_weight=check_weight(

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from zlinkpy.messages import MAX_MILLISECONDS, to_milliseconds
+from zlinkpy.security import Secret
 
 
 class Kind(Protocol):
@@ -46,6 +47,38 @@ class Text:
 
     def read_text(self, text: str) -> str:
         return self.read(text.strip())
+
+
+@frozen
+class SecretText:
+    """A text that is shown nowhere, and that only the environment may hold: files are shipped and flags are listed."""
+
+    expects: str
+
+    def read(self, value: object) -> Secret:
+        raise ValueError
+
+    def read_text(self, text: str) -> Secret:
+        if not text.strip():
+            raise ValueError
+        return Secret(text.strip())
+
+
+@frozen
+class Flag:
+    """Yes or no."""
+
+    expects: str = "true or false"
+
+    def read(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+
+    def read_text(self, text: str) -> bool:
+        if text.strip().lower() not in ("true", "false"):
+            raise ValueError
+        return text.strip().lower() == "true"
 
 
 @frozen

@@ -26,6 +26,7 @@ from attrs import evolve, field, fields, frozen
 from zlinkpy.errors import ConfigurationError
 from zlinkpy.execution import MAX_JOBS, JobQueueOptions, JobQueueProfile
 from zlinkpy.location.options import LocationOptions
+from zlinkpy.runtime.security import SecurityOptions
 from zlinkpy.runtime.setting_sources import (
     Entry,
     NamedTable,
@@ -39,11 +40,14 @@ from zlinkpy.runtime.setting_values import (
     POSITIVE,
     TIMEOUT,
     Choice,
+    Flag,
     Kind,
+    SecretText,
     Text,
     TextList,
     Whole,
 )
+from zlinkpy.security import Secret
 
 T = TypeVar("T")
 
@@ -58,8 +62,9 @@ class LogLevel(Enum):
     CRITICAL = 50
 
 
-def _setting(kind: Kind, meaning: str) -> Any:
-    return field(default=None, metadata={"kind": kind, "meaning": meaning})
+def _setting(kind: Kind, meaning: str, *, shown: bool = True) -> Any:
+    """`shown`: the value may appear in a repr."""
+    return field(default=None, metadata={"kind": kind, "meaning": meaning}, repr=shown)
 
 
 @frozen(kw_only=True)
@@ -101,6 +106,32 @@ class LocationSettings:
 
 
 @frozen(kw_only=True)
+class SecuritySettings:
+    """Section ``security``: keys. The meanings are those of `SecurityOptions`."""
+
+    key_file: str | None = _setting(Text("the path of a key file"), "Keys of this host (zlink keygen makes them).")
+    secret_key: Secret | None = _setting(
+        SecretText("the secret half of a zlink key, given in the environment"),
+        "Secret key where there is no file; the environment only.",
+    )
+    allow_list: str | None = _setting(
+        Text("the path of a TOML file"), "Names and public keys of the nodes that may be connected with this host."
+    )
+    allow_any: bool | None = _setting(Flag(), "Take every key.")
+    insecure: bool | None = _setting(Flag(), "Let other machines in without keys.")
+
+    def over(self, options: SecurityOptions) -> SecurityOptions:
+        """`options` with what is set here."""
+        changes = _set_values(self)
+        # Two ways to say one thing: the one given here stands in place of the one given in code.
+        if "key_file" in changes:
+            changes.setdefault("secret_key", None)
+        elif "secret_key" in changes:
+            changes["key_file"] = None
+        return evolve(options, **changes)
+
+
+@frozen(kw_only=True)
 class MeshSettings:
     """Section ``mesh.<name>``: one mesh of this host."""
 
@@ -110,7 +141,8 @@ class MeshSettings:
     )
     rid_prefix: str | None = _setting(Text("1..64 characters of A-Z a-z 0-9 . _ -"), "Start of this node's routing id.")
     peers: tuple[str, ...] | None = _setting(
-        TextList("a list of endpoints such as tcp://10.0.0.5:7001"), "Nodes to dial, besides those the store shows."
+        TextList("a list of endpoints such as tcp://10.0.0.5:7001"),
+        "Nodes to dial, besides those the store shows; with keys: `NAME@tcp://…`.",
     )
     default_request_timeout: float | None = _setting(TIMEOUT, "Timeout of requests on this mesh that name none.")
     placement_weight: int | None = _setting(Whole(0, 10_000), "Share of new objects placed on this node.")
@@ -172,12 +204,15 @@ class Settings:
         origins: Where each key that is set was set last, by dotted key.
     """
 
-    location_store: str | None = _setting(Text("a store URL such as redis://localhost"), "URL of the Location Store.")
+    location_store: str | None = _setting(
+        Text("a store URL such as redis://localhost"), "URL of the Location Store.", shown=False
+    )
     application_version: int | None = _setting(Whole(0, 2**63 - 1), "Version of the application, for rolling updates.")
     default_request_timeout: float | None = _setting(TIMEOUT, "Timeout of requests that name none.")
     shutdown_deadline: float | None = _setting(TIMEOUT, "How long a shutdown lets accepted work finish.")
     job_queue: JobQueueSettings = field(factory=JobQueueSettings)
     location: LocationSettings = field(factory=LocationSettings)
+    security: SecuritySettings = field(factory=SecuritySettings)
     log: LogSettings = field(factory=LogSettings)
     mesh: Mapping[str, MeshSettings] = field(factory=dict)
     client_server: Mapping[str, ClientServerSettings] = field(factory=dict)
@@ -238,7 +273,12 @@ class Settings:
         return self.origins.get(key)
 
 
-_SECTIONS: Final[dict[str, type]] = {"job_queue": JobQueueSettings, "location": LocationSettings, "log": LogSettings}
+_SECTIONS: Final[dict[str, type]] = {
+    "job_queue": JobQueueSettings,
+    "location": LocationSettings,
+    "security": SecuritySettings,
+    "log": LogSettings,
+}
 # Sections with a table per name.
 _NAMED: Final[dict[str, type]] = {
     "mesh": MeshSettings,
@@ -302,10 +342,25 @@ def _read(entry: Entry) -> Any:
     if attribute is None:
         raise ConfigurationError(f"{entry.origin}: {_unknown(entry)}")
     kind: Kind = attribute.metadata["kind"]
+    if isinstance(kind, SecretText):
+        return _read_secret(entry, kind)
     try:
         return kind.read_text(entry.value) if entry.is_text else kind.read(entry.value)
     except (ValueError, OverflowError):
         raise ConfigurationError(f"{entry.origin}: {entry.key} is {entry.value!r}; it must be {kind.expects}") from None
+
+
+def _read_secret(entry: Entry, kind: SecretText) -> Secret:
+    """No text here shows the value."""
+    if not entry.origin.startswith("environment"):
+        raise ConfigurationError(
+            f"{entry.origin}: {entry.key} is taken from the environment only ({variable_name(entry.path)}): files are "
+            "copied and command lines are listed; a key file of its own goes into security.key_file"
+        )
+    try:
+        return kind.read_text(entry.value)
+    except ValueError:
+        raise ConfigurationError(f"{entry.origin}: {entry.key} is empty; it must be {kind.expects}") from None
 
 
 def _unknown(entry: Entry) -> str:

@@ -1,5 +1,6 @@
 """Connections that carry whole records: ZeroMQ, and an in-memory twin for simulation."""
 
+from zlinkpy.transport.curve import generate_key_pair, key_pair_of
 from zlinkpy.transport.interface import (
     Connection,
     ConnectionClosed,
@@ -30,4 +31,6 @@ __all__ = [
     "Transport",
     "TransportStatistics",
     "ZmqTransport",
+    "generate_key_pair",
+    "key_pair_of",
 ]

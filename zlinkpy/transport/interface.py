@@ -20,6 +20,8 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from attrs import frozen
 
+from zlinkpy.security import HostKeys
+
 # One rotation takes at most this many records of one connection (wire.md §12, seed 004 §4: fixed at 64), and ends a
 # connection's turn earlier at either budget. Each budget is finite on purpose: one axis alone lets a peer monopolise
 # by another (LV-109..112).
@@ -93,6 +95,15 @@ class Incoming(Protocol):
     @property
     def is_open(self) -> bool:
         """True between `opened` and the first of close() and `closed`."""
+
+    @property
+    def peer_key(self) -> str | None:
+        """The CURVE public key (z85) that the peer proved to hold; None without keys. Of what was dialled it is the key
+        that was expected, and counts as proved from `opened` on."""
+
+    @property
+    def security_failed(self) -> bool:
+        """True when the connection ended, or did not come about, for a matter of keys; `closed` says which."""
 
     def pause(self) -> None:
         """Take no further records of this connection. On an accepted connection this is a no-op: see Listener.pause.
@@ -194,7 +205,7 @@ class Publisher(Protocol):
     async def aclose(self, *, linger: float = 0.0) -> None:
         """Disconnect every subscriber. `linger` > 0 flushes what was published, for at most that many seconds.
 
-        A subscriber that does not read costs the whole linger. Cancelled: the close is done without it.
+        A subscriber that does not read costs the whole linger; a cancellation does not shorten it.
         """
 
 
@@ -203,7 +214,18 @@ class Transport(Protocol):
 
     `max_message_bytes` of a socket stands in place of the transport's own: a larger frame drops the connection it came
     on, that one only, and its owner sees `closed`.
+
+    `server_key` is the CURVE public key (z85) of the peer. A transport with keys needs it for every dial; what its keys
+    forbid is refused with KeyRefusedError, a ConfigurationError.
     """
+
+    def secure(self, keys: HostKeys) -> None:
+        """Use `keys` on every socket; before the transport is entered.
+
+        Only peers whose key `keys` admits get in or are dialled. When one is taken off the list, its connections end
+        within two seconds, with `security_failed`. A publisher cannot tell its subscribers apart: it disconnects all of
+        them, and those that are still listed come back.
+        """
 
     async def listen(
         self, endpoint: str, accept: Callable[[Connection], Sink], *, max_message_bytes: int | None = None
@@ -216,7 +238,13 @@ class Transport(Protocol):
         """
 
     def dial(
-        self, endpoint: str, sink: Sink, *, pattern: Pattern = Pattern.ROUTER, max_message_bytes: int | None = None
+        self,
+        endpoint: str,
+        sink: Sink,
+        *,
+        pattern: Pattern = Pattern.ROUTER,
+        max_message_bytes: int | None = None,
+        server_key: str | None = None,
     ) -> Connection:
         """Start connecting; `opened` or, within DIAL_SECONDS, `closed` follows.
 
@@ -227,7 +255,13 @@ class Transport(Protocol):
         """Bind a publisher. Raises as `listen` does."""
 
     def subscribe(
-        self, endpoint: str, sink: SubscriptionSink, topics: Sequence[bytes], *, max_message_bytes: int | None = None
+        self,
+        endpoint: str,
+        sink: SubscriptionSink,
+        topics: Sequence[bytes],
+        *,
+        max_message_bytes: int | None = None,
+        server_key: str | None = None,
     ) -> Subscription:
         """Connect to the publisher at `endpoint` for the records whose first frame begins with one of `topics`.
 

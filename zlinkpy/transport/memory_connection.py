@@ -169,7 +169,7 @@ class MemoryListener(MemoryBound[MemoryConnection]):
 
     def present(self, end: MemoryConnection) -> bool:
         """Ask who owns `end`; False: nobody, it is closed."""
-        if self._closing:
+        if self._closing or not self.transport.curve.admits(end.peer_key):
             end.close()
             return False
         try:

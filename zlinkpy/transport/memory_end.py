@@ -8,10 +8,12 @@ record.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import trio
 
+from zlinkpy.transport.curve import off_the_list
 from zlinkpy.transport.interface import LEFTOVERS_SECONDS, SinkOf
 from zlinkpy.transport.memory_network import Direction, Parcel, Wire
 from zlinkpy.transport.rotation import Budgets, Turn
@@ -56,6 +58,8 @@ class MemoryEnd(Generic[HandleT]):
         self._end_seen = False
         self._leftovers_until = 0.0
         self._cause: str | None = None
+        self._peer_key: str | None = None
+        self._security_failed = False
         self._end_sent = False
 
     @property
@@ -73,6 +77,14 @@ class MemoryEnd(Generic[HandleT]):
     @property
     def is_open(self) -> bool:
         return self._open
+
+    @property
+    def peer_key(self) -> str | None:
+        return self._peer_key
+
+    @property
+    def security_failed(self) -> bool:
+        return self._security_failed
 
     @property
     def posted(self) -> int:
@@ -176,8 +188,20 @@ class MemoryEnd(Generic[HandleT]):
     def established(self, when: float) -> None:
         self.transport.at(when, self._open_now)
 
-    def refused(self, cause: str = "connection refused") -> None:
+    def proved(self, key: str | None) -> None:
+        """What the transport handshake says of the peer."""
+        self._peer_key = key
+
+    def refused(self, cause: str = "connection refused", *, for_security: bool = False) -> None:
+        self._security_failed = for_security
         self._finish_soon(cause)
+
+    def check_key(self, admits: Callable[[str | None], bool]) -> None:
+        """The allow-list is another one: end the connection with a peer that is off it."""
+        if not self._closing and not self._done and not admits(self._peer_key):
+            self._cause = off_the_list(self._peer_key)
+            self._security_failed = True
+            self.close()
 
     def broken(self) -> None:
         """Cut from outside."""

@@ -20,7 +20,9 @@ import trio
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError
+from zlinkpy.transport.curve import CURVE, MECHANISM_MISMATCH, REFUSED, WRONG_KIND, HandshakeFailure
 from zlinkpy.transport.endpoints import Endpoint
+from zlinkpy.transport.monitor import MonitorEvent
 
 if TYPE_CHECKING:
     from zlinkpy.transport.interface import Incoming
@@ -87,6 +89,22 @@ class Attempt:
     connection: MemoryEnd[Any]
     endpoint: Endpoint
     due: float
+
+
+def shake_hands(end: MemoryEnd[Any], bound: MemoryBound[Any]) -> HandshakeFailure | None:
+    """What comes of a handshake, in the words that a ZeroMQ socket would have for it."""
+    client, server = end.transport.curve.keys, bound.transport.curve.keys
+    handshake = end.transport.curve.handshake(end.peer_key)
+    if (client is None) != (server is None):
+        return handshake.failure(MonitorEvent.PROTOCOL_FAILED, MECHANISM_MISMATCH)
+    if client is not None and server is not None:
+        if end.peer_key != server.public:
+            return handshake.after_asking(CURVE)
+        if not server.admits(client.public):
+            return handshake.failure(MonitorEvent.AUTHENTICATION_FAILED, REFUSED)
+    if end.carries != bound.carries:
+        return handshake.failure(MonitorEvent.PROTOCOL_FAILED, WRONG_KIND)
+    return None
 
 
 class MemoryNetwork:
@@ -296,8 +314,9 @@ class MemoryNetwork:
         if listener is None or text in self._refusing:
             connection.refused()
             return None
-        if listener.carries != connection.carries:
-            connection.refused("transport handshake failed")
+        failure = shake_hands(connection, listener)
+        if failure is not None:
+            connection.refused(failure.text, for_security=failure.is_security)
             return None
         receiver = listener.transport.name
         forth, back = (Direction(*names, self._queue) for names in ((sender, receiver), (receiver, sender)))
@@ -306,6 +325,8 @@ class MemoryNetwork:
         self._wires[wire] = None
         acceptor.attach(wire, out=back, into=forth)
         connection.attach(wire, out=forth, into=back)
+        own = connection.transport.curve.keys
+        acceptor.proved(own.public if own is not None else None)
         connection.established(trio.current_time() + self.latency(receiver, sender))
         return None
 

@@ -9,6 +9,7 @@ fair rotations with the same bounds. It has no handshake bytes. See `memory_netw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from types import TracebackType
@@ -16,6 +17,8 @@ from typing import Any
 
 import trio
 
+from zlinkpy.security import RELOAD_SECONDS, HostKeys
+from zlinkpy.transport.curve import Curve
 from zlinkpy.transport.endpoints import parse_endpoint
 from zlinkpy.transport.interface import (
     DIAL_SECONDS,
@@ -59,9 +62,16 @@ class MemoryTransport:
         self._chore_numbers = count()
         self._changed = trio.Event()
         self._all_gone = trio.Event()
+        self.curve = Curve(None)
         self._running = False
         self._failed = False
         self._served = trio.Event()
+
+    def secure(self, keys: HostKeys) -> None:
+        """See `Transport.secure`. Nothing is encrypted; who is let in is decided as with ZeroMQ."""
+        if self._running:
+            raise RuntimeError("a transport gets its keys before it is entered")
+        self.curve = Curve(keys)
 
     async def __aenter__(self) -> MemoryTransport:
         self.network.join(self)
@@ -69,6 +79,8 @@ class MemoryTransport:
         nursery = await self._nursery_manager.__aenter__()
         await nursery.start(self._serve)
         self._running = True
+        if self.curve.keys is not None:
+            self._look_at_the_list(self.curve.keys)
         return self
 
     async def __aexit__(
@@ -113,13 +125,19 @@ class MemoryTransport:
         return listener
 
     def dial(
-        self, endpoint: str, sink: Sink, *, pattern: Pattern = Pattern.ROUTER, max_message_bytes: int | None = None
+        self,
+        endpoint: str,
+        sink: Sink,
+        *,
+        pattern: Pattern = Pattern.ROUTER,
+        max_message_bytes: int | None = None,
+        server_key: str | None = None,
     ) -> Connection:
         """Start connecting; see `Transport.dial`. Both patterns are one here."""
         self._must_be_running()
         parse_endpoint(endpoint, binding=False)
         connection = MemoryConnection(self, endpoint, sink, None, self._limit(max_message_bytes))
-        self._connect(connection, "dial")
+        self._connect(connection, "dial", server_key)
         return connection
 
     async def publish(self, endpoint: str) -> Publisher:
@@ -132,14 +150,20 @@ class MemoryTransport:
         return publisher
 
     def subscribe(
-        self, endpoint: str, sink: SubscriptionSink, topics: Sequence[bytes], *, max_message_bytes: int | None = None
+        self,
+        endpoint: str,
+        sink: SubscriptionSink,
+        topics: Sequence[bytes],
+        *,
+        max_message_bytes: int | None = None,
+        server_key: str | None = None,
     ) -> Subscription:
         """Start connecting; see `Transport.subscribe`."""
         self._must_be_running()
         check_topics(topics)
         parse_endpoint(endpoint, binding=False)
         subscription = MemorySubscription(self, endpoint, sink, topics, self._limit(max_message_bytes))
-        self._connect(subscription, "subscribe")
+        self._connect(subscription, "subscribe", server_key)
         return subscription
 
     def statistics(self) -> TransportStatistics:
@@ -234,6 +258,16 @@ class MemoryTransport:
             due.append(self._chores[0][0])
         return min(due, default=float("inf"))
 
+    def _look_at_the_list(self, keys: HostKeys) -> None:
+        """As the authenticator's thread does with ZeroMQ."""
+        if keys.refresh(trio.current_time()):
+            for end in list(self._ends):
+                # One that has said nothing yet is judged at its first record.
+                if end.dialled or end.is_open:
+                    end.check_key(self.curve.admits)
+        if keys.allow_list is not None:
+            self.at(trio.current_time() + RELOAD_SECONDS, partial(self._look_at_the_list, keys))
+
     # -- leaving
 
     async def _close_everything(self) -> None:
@@ -250,8 +284,10 @@ class MemoryTransport:
     def _limit(self, max_message_bytes: int | None) -> int | None:
         return self._max_message_bytes if max_message_bytes is None else max_message_bytes
 
-    def _connect(self, end: MemoryEnd[Any], what: str) -> None:
+    def _connect(self, end: MemoryEnd[Any], what: str, server_key: str | None) -> None:
         """Bring a new end on its way to the endpoint it was made for."""
+        self.curve.check_dial(end.endpoint, server_key)
+        end.proved(server_key)
         self.adopt(end)
         self._dialling[end] = None
         self.network.note(what, self.name, end.id, end.endpoint)

@@ -103,6 +103,10 @@ class SocketFactory:
             self.close(socket)
             raise
 
+    def plain(self, kind: int) -> zmq.Socket[bytes]:
+        """A socket inside the process, without monitor or limits on handshakes."""
+        return self._make(kind)
+
     def close(self, socket: zmq.Socket[bytes], *, linger: float = 0.0) -> None:
         """Close a socket made here; `linger` seconds to flush. Idempotent."""
         self._open.discard(socket)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import trio
@@ -10,7 +11,8 @@ import zmq
 from attrs import frozen
 
 from zlinkpy.errors import InternalFailureError
-from zlinkpy.transport.monitor import Monitor
+from zlinkpy.transport.curve import Curve, accepted_failure
+from zlinkpy.transport.monitor import Monitor, MonitorEvent
 from zlinkpy.transport.receive_stage import ReceiveStage
 from zlinkpy.transport.sockets import SocketFactory
 
@@ -30,6 +32,7 @@ class Binding:
     socket: zmq.Socket[bytes]
     monitor: Monitor
     endpoint: str
+    curve: Curve
 
 
 class BoundSocket:
@@ -43,7 +46,8 @@ class BoundSocket:
         self._endpoint = binding.endpoint
         self._forget = forget
         self._closing = False
-        self._strangers = 0
+        self._curve = binding.curve
+        self._strangers: Counter[str] = Counter()
         self._gone = trio.Event()
 
     @property
@@ -53,15 +57,17 @@ class BoundSocket:
     async def aclose(self) -> None:
         raise NotImplementedError
 
-    def _stranger_came(self) -> None:
+    def keys_removed(self) -> None:
+        """Somebody was taken off the allow-list."""
+        raise NotImplementedError
+
+    def _stranger_came(self, event: MonitorEvent, value: int) -> None:
         """Say so for the 1st, 10th, 100th …: a port scanner must not fill the log, and an outage must show there."""
-        self._strangers += 1
-        if str(self._strangers).rstrip("0") == "1":
+        why = accepted_failure(event, value, has_keys=self._curve.keys is not None)
+        self._strangers[why] += 1
+        if str(self._strangers[why]).rstrip("0") == "1":
             LOGGER.warning(
-                "a connection at %s ended before its ZeroMQ handshake (%d so far): what connects there is no mesh "
-                "node, or one with other keys; check who uses this port",
-                self._endpoint,
-                self._strangers,
+                "a connection at %s was not let in (%d so far): %s", self._endpoint, self._strangers[why], why
             )
 
     def _close_socket(self, *, linger: float = 0.0) -> None:

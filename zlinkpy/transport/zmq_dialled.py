@@ -24,6 +24,7 @@ from typing import ClassVar
 import zmq
 from attrs import frozen
 
+from zlinkpy.transport.curve import DialHandshake, HandshakeFailure
 from zlinkpy.transport.interface import DIAL_SECONDS, LEFTOVERS_SECONDS, Connection, ConnectionClosed, Sink, SinkOf
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import ReceiveStage, TurnEnd
@@ -51,6 +52,9 @@ class Dial:
     monitor: Monitor
     number: int
     endpoint: str
+    handshake: DialHandshake
+    ask: Callable[[str, Callable[[str | None], None]], None]
+    """Asks an endpoint for its mechanism, and tells it in the receive stage."""
 
 
 class ConnectingSocket(Physical[HandleT]):
@@ -67,6 +71,11 @@ class ConnectingSocket(Physical[HandleT]):
         self._socket_fd = descriptor_of(dial.socket)
         self._monitor = dial.monitor
         self._forget = forget
+        self._handshake = dial.handshake
+        self._ask = dial.ask
+        # The peer hung up, and is being asked for its mechanism.
+        self._asking = False
+        self._peer_key = dial.handshake.server_key
         self._paused = False
         self._ended: str | None = None
         self._leftovers_until = 0.0
@@ -141,21 +150,37 @@ class ConnectingSocket(Physical[HandleT]):
     # -- the monitor
 
     def observe(self) -> None:
-        for event, _ in self._monitor.drain():
-            if event is MonitorEvent.HANDSHAKE_SUCCEEDED:
+        for event, value in self._monitor.drain():
+            failure = self._handshake.failure(event, value) if self._phase is Phase.CONNECTING else None
+            if failure is not None:
+                self._handshake_failed(failure)
+            elif event is MonitorEvent.HANDSHAKE_SUCCEEDED:
                 if self._phase is Phase.CONNECTING:
                     self._phase = Phase.OPEN
                     self._tell_opened()
             elif event is MonitorEvent.CONNECT_FAILED:
                 self.disconnected("connection refused or no route")
-            elif event is MonitorEvent.AUTHENTICATION_FAILED:
-                self.disconnected("authentication failed")
-            elif event is MonitorEvent.HANDSHAKE_FAILED:
-                self.disconnected("transport handshake failed")
             elif event is MonitorEvent.DISCONNECTED:
                 self.disconnected("disconnected")
             elif event is MonitorEvent.STOPPED:
                 self._bury()
+
+    def _handshake_failed(self, failure: HandshakeFailure) -> None:
+        if self._asking:
+            return
+        if failure.is_vague:
+            self._asking = True
+            self._ask(self._endpoint, self._told_mechanism)
+        else:
+            self._fail_handshake(failure)
+
+    def _told_mechanism(self, mechanism: str | None) -> None:
+        self._fail_handshake(self._handshake.after_asking(mechanism))
+
+    def _fail_handshake(self, failure: HandshakeFailure) -> None:
+        if self._phase is Phase.CONNECTING and self._ended is None:
+            self._security_failed = failure.is_security
+            self.disconnected(failure.text)
 
     def disconnected(self, cause: str) -> None:
         if self._ended is not None or self._phase is Phase.CLOSED or self._socket_is_gone:
@@ -201,8 +226,7 @@ class ConnectingSocket(Physical[HandleT]):
         self._sockets.close(self._socket, linger=self.linger_left)
 
     def _dial_timed_out(self) -> None:
-        if self._phase is Phase.CONNECTING:
-            self.disconnected("dial timed out")
+        self._fail_handshake(self._handshake.timed_out())
 
     def _leftovers_over(self) -> None:
         # Who is reading them gets to their end.

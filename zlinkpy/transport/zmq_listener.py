@@ -25,8 +25,6 @@ of a peer that is gone wait like those of a dialled connection.
 from __future__ import annotations
 
 import logging
-import os
-import socket as network
 from collections.abc import Callable
 from functools import partial
 
@@ -34,8 +32,9 @@ import trio
 import zmq
 from attrs import define
 
+from zlinkpy.transport.descriptors import shut_down, socket_identity
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, Connection, Sink
-from zlinkpy.transport.monitor import MonitorEvent, descriptor_of, pending_events
+from zlinkpy.transport.monitor import HANDSHAKE_FAILURES, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
 from zlinkpy.transport.rotation import Budgets, SharedTurn
 from zlinkpy.transport.zmq_bound import Binding, BoundSocket
@@ -61,61 +60,18 @@ class Descriptor:
     connection: AcceptedConnection | None = None
 
 
-def socket_identity(fd: int) -> tuple[object, int] | None:
-    """What tells the socket behind `fd` from any other that gets the number later. None: it is gone already."""
-    duplicate = _duplicate(fd)
-    if duplicate is None:
-        return None
-    with duplicate:
-        return _identity_of(duplicate)
-
-
-def shut_down(fd: int, identity: tuple[object, int] | None) -> None:
-    """End the connection behind `fd` if it is still the one that had `identity`."""
-    duplicate = _duplicate(fd)
-    if duplicate is None:
-        return
-    with duplicate:
-        if identity is not None and _identity_of(duplicate) == identity:
-            try:
-                duplicate.shutdown(network.SHUT_RDWR)
-            except OSError:
-                # The peer was faster; the disconnect is on its way.
-                return
-
-
-def _duplicate(fd: int) -> network.socket | None:
-    try:
-        number = os.dup(fd)
-    except OSError:
-        return None
-    try:
-        return network.socket(fileno=number)
-    except OSError:
-        # The number means a file or a pipe by now.
-        os.close(number)
-        return None
-
-
-def _identity_of(duplicate: network.socket) -> tuple[object, int] | None:
-    try:
-        # The peer's address says nothing on ipc, the inode nothing on some platforms.
-        return duplicate.getpeername(), os.fstat(duplicate.fileno()).st_ino
-    except OSError:
-        return None
-
-
 class AcceptedConnection(PhysicalConnection):
     """One peer of a listener."""
 
     def __init__(
         self, *, listener: ZmqListener, stage: ReceiveStage, socket: zmq.Socket[bytes], routing_id: bytes, number: int,
-        endpoint: str, descriptor: Descriptor | None,
+        endpoint: str, descriptor: Descriptor | None, peer_key: str | None,
     ) -> None:  # fmt: skip
         super().__init__(
             stage=stage, source=listener, socket=socket, routing_id=routing_id, number=number, endpoint=endpoint
         )
         self._listener = listener
+        self._peer_key = peer_key
         self._phase = Phase.OPEN
         self.descriptor = descriptor
         self.ended: str | None = None
@@ -343,7 +299,11 @@ class ZmqListener(BoundSocket):
             if descriptor is not None:
                 shut_down(fd, descriptor.identity)
             return None
-        connection = self._claim(descriptor, routing_id)
+        connection = self._claim(descriptor, routing_id, self._curve.peer_key(first))
+        if not self._curve.admits(connection.peer_key):
+            # Taken off the list between its handshake and its first record.
+            connection.close()
+            return None
         try:
             sink = self._accept(connection)
         except Exception:
@@ -355,12 +315,14 @@ class ZmqListener(BoundSocket):
             connection.disconnected("disconnected")
         return connection, frames, sum(map(len, frames))
 
-    def _claim(self, descriptor: Descriptor | None, routing_id: bytes) -> AcceptedConnection:
+    def _claim(
+        self, descriptor: Descriptor | None, routing_id: bytes, peer_key: str | None = None
+    ) -> AcceptedConnection:
         """Bind an id to its descriptor; None: the peer sent and was gone before it was read."""
         earlier = descriptor.connection if descriptor is not None else None
         connection = AcceptedConnection(
             listener=self, stage=self._stage, socket=self._socket, routing_id=routing_id, number=self._next_number(),
-            endpoint=self._endpoint, descriptor=descriptor,
+            endpoint=self._endpoint, descriptor=descriptor, peer_key=peer_key,
         )  # fmt: skip
         if descriptor is not None:
             descriptor.connection = connection
@@ -472,10 +434,14 @@ class ZmqListener(BoundSocket):
                 descriptor = self._live.pop(fd, None)
                 if descriptor is not None and descriptor.connection is not None:
                     descriptor.connection.disconnected("disconnected")
-            elif event is MonitorEvent.HANDSHAKE_FAILED or event is MonitorEvent.AUTHENTICATION_FAILED:
-                self._stranger_came()
+            elif event in HANDSHAKE_FAILURES:
+                self._stranger_came(event, fd)
             elif event is MonitorEvent.STOPPED:
                 self._bury()
+
+    def keys_removed(self) -> None:
+        for connection in list(self._by_id.values()):
+            connection.check_key(self._curve.admits)
 
     # -- closing the whole
 

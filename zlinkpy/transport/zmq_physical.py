@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
+from zlinkpy.transport.curve import off_the_list
 from zlinkpy.transport.interface import SinkOf
 from zlinkpy.transport.receive_stage import ReceiveStage
 
@@ -33,6 +35,8 @@ class Physical(Generic[HandleT]):
         self._sink: SinkOf[HandleT] | None = None
         self._phase = Phase.CONNECTING
         self._cause: str | None = None
+        self._peer_key: str | None = None
+        self._security_failed = False
         # The owner asked for the close: it gets no record from then on, whatever is still to be read.
         self._closed_here = False
 
@@ -47,6 +51,21 @@ class Physical(Generic[HandleT]):
     @property
     def is_open(self) -> bool:
         return self._phase is Phase.OPEN
+
+    @property
+    def peer_key(self) -> str | None:
+        return self._peer_key
+
+    @property
+    def security_failed(self) -> bool:
+        return self._security_failed
+
+    def check_key(self, admits: Callable[[str | None], bool]) -> None:
+        """The allow-list is another one: end the connection with a peer that is off it."""
+        if not self._closed_here and not admits(self._peer_key):
+            self._cause = off_the_list(self._peer_key)
+            self._security_failed = True
+            self.close()
 
     @property
     def is_blocked(self) -> bool:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
+from zlinkpy.transport.descriptors import shut_down, socket_identity
 from zlinkpy.transport.interface import ConnectionClosed, Subscription, SubscriptionSink
-from zlinkpy.transport.monitor import MonitorEvent, pending_events
+from zlinkpy.transport.monitor import HANDSHAKE_FAILURES, MonitorEvent, pending_events
 from zlinkpy.transport.topics import check_published
 from zlinkpy.transport.zmq_bound import Binding, BoundSocket
 from zlinkpy.transport.zmq_dialled import ConnectingSocket, Dial
@@ -47,7 +48,8 @@ class ZmqPublisher(BoundSocket):
         super().__init__(binding, forget)
         self._send_frame = binding.socket.send
         self._published = 0
-        self._subscribers: set[int] = set()
+        # By descriptor, with what tells it from a later one of the same number.
+        self._subscribers: dict[int, tuple[object, int] | None] = {}
         self._stage.add_monitor(self._monitor.fd, self.observe)
 
     @property
@@ -80,13 +82,19 @@ class ZmqPublisher(BoundSocket):
     def observe(self) -> None:
         for event, fd in self._monitor.drain():
             if event is MonitorEvent.ACCEPTED:
-                self._subscribers.add(fd)
+                self._subscribers[fd] = socket_identity(fd)
             elif event is MonitorEvent.DISCONNECTED:
-                self._subscribers.discard(fd)
-            elif event is MonitorEvent.HANDSHAKE_FAILED or event is MonitorEvent.AUTHENTICATION_FAILED:
-                self._stranger_came()
+                self._subscribers.pop(fd, None)
+            elif event in HANDSHAKE_FAILURES:
+                self._stranger_came(event, fd)
             elif event is MonitorEvent.STOPPED:
                 self._subscribers.clear()
                 self._bury()
         if not self._socket.closed:
             pending_events(self._socket)
+
+    def keys_removed(self) -> None:
+        """Which subscriber has which key is not known here: all go, and those that are still listed come back."""
+        self.observe()
+        for fd, identity in self._subscribers.items():
+            shut_down(fd, identity)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, TypeVar
@@ -22,8 +23,13 @@ import zmq
 
 from zlinkpy.entropy import Entropy
 from zlinkpy.errors import ConfigurationError, InternalFailureError
+from zlinkpy.security import HostKeys
+from zlinkpy.transport.authenticator import Authenticator
+from zlinkpy.transport.curve import Curve
 from zlinkpy.transport.endpoints import parse_endpoint
+from zlinkpy.transport.greeting import mechanism_at
 from zlinkpy.transport.interface import (
+    DIAL_SECONDS,
     Connection,
     Listener,
     Pattern,
@@ -71,6 +77,7 @@ class ZmqTransport:
         entropy: where connection aliases come from.
         max_message_bytes: a larger frame drops its connection before it is allocated. None: no cap.
         send_queue, receive_queue: records per connection that wait in libzmq, each way.
+        handshake_seconds: what one transport handshake may take, in real seconds.
         budgets: bounds of a turn; the defaults are those of the interface.
         context: for tests that look at it afterwards; it is not terminated here.
     """
@@ -82,16 +89,22 @@ class ZmqTransport:
         max_message_bytes: int | None = None,
         send_queue: int = QUEUE_RECORDS,
         receive_queue: int = QUEUE_RECORDS,
+        handshake_seconds: float = DIAL_SECONDS,
         budgets: Budgets | None = None,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         self._entropy = entropy
         self._options = SocketOptions(
-            max_message_bytes=max_message_bytes, send_queue=send_queue, receive_queue=receive_queue
+            max_message_bytes=max_message_bytes,
+            send_queue=send_queue,
+            receive_queue=receive_queue,
+            handshake_seconds=handshake_seconds,
         )
         self._budgets = budgets or Budgets()
         self._own_context = context is None
         self._context: zmq.Context[zmq.Socket[bytes]] | None = context
+        self._curve = Curve(None)
+        self._authenticator: Authenticator | None = None
         self._numbers = count(1)
         self._dialled: dict[DialledConnection, None] = {}
         self._subscriptions: dict[ZmqSubscription, None] = {}
@@ -103,6 +116,12 @@ class ZmqTransport:
         self._failed = False
         self._served = trio.Event()
 
+    def secure(self, keys: HostKeys) -> None:
+        """Use CURVE on every socket; see `Transport.secure`."""
+        if self._entered:
+            raise RuntimeError("a transport gets its keys before it is entered")
+        self._curve = Curve(keys)
+
     async def __aenter__(self) -> ZmqTransport:
         if self._entered:
             raise RuntimeError("a ZmqTransport is entered once")
@@ -110,9 +129,15 @@ class ZmqTransport:
         if self._context is None:
             self._context = zmq.Context()
         self._sockets = SocketFactory(self._context, self._options)
+        if self._curve.keys is not None:
+            self._authenticator = Authenticator(
+                self._curve.keys, make=self._sockets.plain, close=self._sockets.close, removed=self._keys_removed
+            )
         self._nursery_manager = trio.open_nursery()
         nursery = await self._nursery_manager.__aenter__()
         await nursery.start(self._serve)
+        if self._authenticator is not None:
+            self._authenticator.start()
         return self
 
     async def __aexit__(
@@ -140,6 +165,7 @@ class ZmqTransport:
         try:
             with self._serving:
                 async with trio.open_nursery() as nursery:
+                    self._helpers = nursery
                     self._readiness: Readiness[Callable[[], None]] = make_readiness(nursery)
                     self._stage = ReceiveStage(self._readiness, self._budgets)
                     nursery.start_soon(self._stage.run, name="receive stage")
@@ -164,16 +190,24 @@ class ZmqTransport:
         )
 
     def dial(
-        self, endpoint: str, sink: Sink, *, pattern: Pattern = Pattern.ROUTER, max_message_bytes: int | None = None
+        self,
+        endpoint: str,
+        sink: Sink,
+        *,
+        pattern: Pattern = Pattern.ROUTER,
+        max_message_bytes: int | None = None,
+        server_key: str | None = None,
     ) -> Connection:
         """Start connecting; see `Transport.dial`."""
         number = next(self._numbers)
         if pattern is Pattern.DEALER:
-            dial = self._connect(zmq.DEALER, endpoint, number, max_message_bytes)
+            dial = self._connect(zmq.DEALER, endpoint, number, max_message_bytes, server_key)
             return self._keep(self._dialled, lambda forget: DealerConnection(dial, sink=sink, forget=forget))
         # Never used before, and not a name: ids that libzmq makes up begin with a zero byte.
         alias = b"d" + number.to_bytes(8, "big") + self._entropy.token(4)
-        dial = self._connect(zmq.ROUTER, endpoint, number, max_message_bytes, (zmq.CONNECT_ROUTING_ID, alias))
+        dial = self._connect(
+            zmq.ROUTER, endpoint, number, max_message_bytes, server_key, (zmq.CONNECT_ROUTING_ID, alias)
+        )
         return self._keep(self._dialled, lambda forget: DialledConnection(dial, alias=alias, sink=sink, forget=forget))
 
     async def publish(self, endpoint: str) -> Publisher:
@@ -183,12 +217,18 @@ class ZmqTransport:
         return self._keep(self._publishers, lambda forget: ZmqPublisher(binding, forget))
 
     def subscribe(
-        self, endpoint: str, sink: SubscriptionSink, topics: Sequence[bytes], *, max_message_bytes: int | None = None
+        self,
+        endpoint: str,
+        sink: SubscriptionSink,
+        topics: Sequence[bytes],
+        *,
+        max_message_bytes: int | None = None,
+        server_key: str | None = None,
     ) -> Subscription:
         """Start connecting; see `Transport.subscribe`."""
         check_topics(topics)
         subscribes = [(zmq.SUBSCRIBE, topic) for topic in topics]
-        dial = self._connect(zmq.SUB, endpoint, next(self._numbers), max_message_bytes, *subscribes)
+        dial = self._connect(zmq.SUB, endpoint, next(self._numbers), max_message_bytes, server_key, *subscribes)
         return self._keep(self._subscriptions, lambda forget: ZmqSubscription(dial, sink=sink, forget=forget))
 
     def statistics(self) -> TransportStatistics:
@@ -208,6 +248,7 @@ class ZmqTransport:
         parsed = parse_endpoint(endpoint, binding=True)
         socket, monitor = self._sockets.monitored(kind, ipv6=parsed.is_ipv6, max_message_bytes=max_message_bytes)
         try:
+            self._curve.prepare_server(socket)
             socket.bind(str(parsed) if parsed.port or parsed.scheme == "ipc" else f"{str(parsed)[:-1]}*")
         except zmq.ZMQError as error:
             self._sockets.close(socket)
@@ -216,15 +257,30 @@ class ZmqTransport:
             fix = _BIND_FIXES.get(number, f"{zmq.strerror(number)}")
             raise ConfigurationError(f"cannot listen on endpoint {endpoint!r}: {fix}") from error
         bound = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        return Binding(stage=self._stage, sockets=self._sockets, socket=socket, monitor=monitor, endpoint=bound)
+        return Binding(
+            stage=self._stage,
+            sockets=self._sockets,
+            socket=socket,
+            monitor=monitor,
+            endpoint=bound,
+            curve=self._curve,
+        )
 
     def _connect(
-        self, kind: int, endpoint: str, number: int, max_message_bytes: int | None, *options: tuple[int, bytes]
+        self,
+        kind: int,
+        endpoint: str,
+        number: int,
+        max_message_bytes: int | None,
+        server_key: str | None,
+        *options: tuple[int, bytes],
     ) -> Dial:
         self._must_be_running()
         parsed = parse_endpoint(endpoint, binding=False)
+        self._curve.check_dial(endpoint, server_key)
         socket, monitor = self._sockets.monitored(kind, ipv6=parsed.is_ipv6, max_message_bytes=max_message_bytes)
         try:
+            self._curve.prepare_client(socket, server_key)
             for option, value in options:
                 socket.set(option, value)
             socket.connect(str(parsed))
@@ -233,8 +289,31 @@ class ZmqTransport:
             self._sockets.close(monitor.socket)
             raise ConfigurationError(f"endpoint {endpoint!r} cannot be dialled: {error.strerror}") from error
         return Dial(
-            stage=self._stage, sockets=self._sockets, socket=socket, monitor=monitor, number=number, endpoint=endpoint
+            stage=self._stage,
+            sockets=self._sockets,
+            socket=socket,
+            monitor=monitor,
+            number=number,
+            endpoint=endpoint,
+            handshake=self._curve.handshake(server_key),
+            ask=self._ask_mechanism,
         )
+
+    def _ask_mechanism(self, endpoint: str, tell: Callable[[str | None], None]) -> None:
+        async def ask() -> None:
+            mechanism = await mechanism_at(endpoint)
+            self._stage.chore(partial(tell, mechanism))
+
+        self._helpers.start_soon(ask, name="asking for a mechanism")
+
+    def _keys_removed(self) -> None:
+        """End the connections with those who were taken off the allow-list."""
+        dialled: list[Physical[Any]] = [*self._dialled, *self._subscriptions]
+        for each in dialled:
+            each.check_key(self._curve.admits)
+        bound: list[BoundSocket] = [*self._listeners, *self._publishers]
+        for one in bound:
+            one.keys_removed()
 
     def _must_be_running(self) -> None:
         if not self._entered or self._closing:
@@ -264,6 +343,8 @@ class ZmqTransport:
     async def _release(self) -> None:
         """Give back what is left when no task runs any more."""
         self._readiness.close()
+        if self._authenticator is not None:
+            await self._authenticator.stop()
         self._sockets.close_all()
         if self._own_context:
             await self._terminate()

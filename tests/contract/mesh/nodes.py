@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -109,6 +109,9 @@ class Node:
         return await self.rt.request_to_channel(CHANNEL, Echo(n), **more)
 
 
+NodeT = TypeVar("NodeT", bound=Node)
+
+
 @define(eq=False)
 class World:
     """Where hosts and puppets meet."""
@@ -161,12 +164,17 @@ class World:
 
     async def host(self, name: str = "n", **more: Any) -> Node:
         """Start a host; it runs until `Node.stop`, at the latest as long as the world."""
-        node: Node = await self._nursery.start(self._run, name, more)
+        return await self.keep(self.running(name, **more))
+
+    async def keep(self, running: AbstractAsyncContextManager[NodeT]) -> NodeT:
+        """Enter `running`, in a task that leaves it when the host is to stop."""
+        node: NodeT = await self._nursery.start(self._run, running)
         return node
 
-    async def _run(self, name: str, more: dict[str, Any], task_status: trio.TaskStatus[Node]) -> None:
+    async def _run(self, running: AbstractAsyncContextManager[NodeT], *, task_status: trio.TaskStatus[NodeT]) -> None:
         # A task of its own: the host's nurseries have to be left by the task that entered them.
-        async with self.running(name, **more) as node:
+        async with running as node:
+            name = node.name
             self._hosts[name] = node
             task_status.started(node)
             await node.stopping.wait()
@@ -198,6 +206,22 @@ class World:
         async with host.run() as rt:
             yield Node(name, host, rt, telemetry, way, got, self)
 
+    def bare(self, name: str, way: Gate | None, **host_options: Any) -> tuple[zl.Host, InMemoryTelemetry]:
+        """A host of this world that has nothing registered."""
+        telemetry = InMemoryTelemetry()
+        number = next(self._numbers)
+        options: dict[str, Any] = {
+            "location_store": way,
+            "entropy": SeededEntropy(f"{name}-{number}"),
+            "telemetry": telemetry,
+            "watchdog": False,
+        } | host_options
+        network = self.network
+        if network is not None:
+            options["transport"] = lambda entropy: network.transport(name)
+            options["lease_driver"] = LeaseDriver.LOOP
+        return zl.Host(**options), telemetry
+
     def build(
         self,
         name: str,
@@ -214,37 +238,15 @@ class World:
         meshes: Sequence[str],
         **host_options: Any,
     ) -> tuple[zl.Host, InMemoryTelemetry, list[Any], Gate | None]:
-        telemetry = InMemoryTelemetry()
         way = gate or (Gate(self.store) if store else None)
-        number = next(self._numbers)
-        options: dict[str, Any] = {
-            "location_store": way,
-            "entropy": SeededEntropy(f"{name}-{number}"),
-            "telemetry": telemetry,
-            "watchdog": False,
-        } | host_options
-        network = self.network
-        if network is not None:
-            options["transport"] = lambda entropy: network.transport(name)
-            options["lease_driver"] = LeaseDriver.LOOP
-        host = zl.Host(**options)
+        host, telemetry = self.bare(name, way, **host_options)
         if way is None:
             mesh = host.mesh(MESH, rid=rid or name, listen=listen, peers=peers, default_request_timeout=timeout)
         else:
             mesh = host.mesh(MESH, rid_prefix=name, listen=listen, peers=peers, default_request_timeout=timeout)
         for other in meshes:
             host.mesh(other)
-        got: list[Any] = []
-
-        async def echo(message: Echo, context: zl.MessageContext) -> Echoed:
-            got.append(message)
-            await trio.sleep(message.hold)
-            return Echoed(message.n, name)
-
-        async def note(message: Note) -> None:
-            got.append(message)
-            await trio.sleep(message.hold)
-
+        got, echo, note = handlers_of(name)
         if object_client:
             mesh.object_client()
         else:
@@ -258,6 +260,22 @@ class World:
             if channel not in (serves or {}):
                 mesh.use_channel(channel)
         return host, telemetry, got, way
+
+
+def handlers_of(name: str) -> tuple[list[Any], Callable[..., Any], Callable[..., Any]]:
+    """The list of messages that the two handlers of a node were given, and the handlers."""
+    got: list[Any] = []
+
+    async def echo(message: Echo, context: zl.MessageContext) -> Echoed:
+        got.append(message)
+        await trio.sleep(message.hold)
+        return Echoed(message.n, name)
+
+    async def note(message: Note) -> None:
+        got.append(message)
+        await trio.sleep(message.hold)
+
+    return got, echo, note
 
 
 # -- one host and one puppet, connected
@@ -284,6 +302,8 @@ class Linked:
 
 ROLES = ("dialling", "accepting")
 """What the host does: dial the puppet, or accept it."""
+ALL_ROLES = (*ROLES, "client", "server")
+"""With those on a ClientServer channel; a link item holds for all four (liveness.md §0)."""
 
 
 async def linked(
@@ -296,6 +316,12 @@ async def linked(
 ) -> Linked:
     """Connect host `n` and puppet `p`, which serves the channel. `also`: further endpoints for the host to dial."""
     fields: dict[str, Any] = {"channels": {CHANNEL: 100}} | dict(puppet or {})
+    if role in ("client", "server"):
+        # Imported here: its nodes are a kind of those above.
+        from tests.contract.mesh.services import connected
+
+        node, other = await connected(world, role, fields, also=also, **host)
+        return Linked(node, other, other.pair)
     if role == "dialling":
         p = await world.listening("p", **fields)
         n = await world.host("n", peers=[p.endpoint, *also], **host)

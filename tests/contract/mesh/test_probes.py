@@ -14,7 +14,7 @@ import trio
 from trio.abc import Instrument
 
 import zlinkpy as zl
-from tests.contract.mesh.nodes import CHANNEL, ROLES, Echo, Node, Note, World, linked, publish
+from tests.contract.mesh.nodes import ALL_ROLES, CHANNEL, ROLES, Echo, Node, Note, World, linked, publish
 from tests.puppet import COMPLETION, until
 from zlinkpy.errors import DeadlineExceededError, ZlinkError
 from zlinkpy.execution.timer import SharedTimer
@@ -37,6 +37,7 @@ from zlinkpy.wire import (
 )
 
 each_role = pytest.mark.parametrize("role", ROLES)
+each_end = pytest.mark.parametrize("role", ALL_ROLES)
 SERVER = {CHANNEL: 100}
 SHAPES = Codecs().default
 
@@ -55,7 +56,7 @@ def after(times: list[float], start: float) -> list[float]:
     return [round(at - start, 3) for at in times]
 
 
-@each_role
+@each_end
 @pytest.mark.contract("LV-02", "LV-48", "LV-40", "LV-44")
 async def test_a_node_probes_every_five_seconds_whoever_dialled(
     autojump_clock: object, world: World, role: str
@@ -104,7 +105,7 @@ async def test_a_silent_peer_expires_at_fifteen_seconds_whatever_its_lease_and_t
 
 
 @pytest.mark.contract("LV-75")
-@each_role
+@each_end
 async def test_a_black_hole_expires_after_two_probes(autojump_clock: object, world: World, role: str) -> None:
     link = await linked(world, role)
     assert world.network is not None

@@ -8,7 +8,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from tests.contract.mesh.nodes import CHANNEL, ROLES, Echo, World, linked, publish, refused
+from tests.contract.mesh.nodes import ALL_ROLES, CHANNEL, ROLES, Echo, World, linked, publish, refused
 from tests.puppet import APP, COMPLETION, until
 from zlinkpy.errors import ShuttingDownError, UnavailableError
 from zlinkpy.link import FailureReason
@@ -17,6 +17,7 @@ from zlinkpy.telemetry import catalogue
 from zlinkpy.wire import Close, CloseReason, Hello, Lane, LivenessAck, LivenessProbe, RejectReason, RuntimeState, Update
 
 each_role = pytest.mark.parametrize("role", ROLES)
+each_end = pytest.mark.parametrize("role", ALL_ROLES)
 SERVER = {CHANNEL: 100}
 
 
@@ -183,7 +184,7 @@ async def test_one_admitted_lane_is_not_ready(autojump_clock: object, world: Wor
 # -- the end of ready
 
 
-@each_role
+@each_end
 @pytest.mark.contract("LV-119", "LV-166")
 @pytest.mark.parametrize("reason", [CloseReason.ORDERLY, CloseReason.DRAINING])
 async def test_an_orderly_close_ends_ready_at_once(
@@ -201,7 +202,7 @@ async def test_an_orderly_close_ends_ready_at_once(
     await until(lambda: link.pair.is_gone)
 
 
-@each_role
+@each_end
 @pytest.mark.contract("LV-120")
 async def test_a_killed_peer_is_not_ready_at_once(autojump_clock: object, world: World, role: str) -> None:
     link = await linked(world, role)

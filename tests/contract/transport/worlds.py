@@ -18,7 +18,8 @@ import attrs
 import trio
 
 from zlinkpy.entropy import SeededEntropy
-from zlinkpy.transport import Connection, MemoryNetwork, Pattern, Publisher, ZmqTransport
+from zlinkpy.security import HostKeys
+from zlinkpy.transport import Connection, Listener, MemoryNetwork, Pattern, Publisher, ZmqTransport
 from zlinkpy.transport.rotation import Budgets
 
 # Virtual seconds any wait of a test may take. Only a failing test waits so long.
@@ -132,18 +133,51 @@ class Reception:
         return sink
 
 
-async def audience(publisher: Publisher, *members: tuple[Any, Sequence[bytes]]) -> list[Recorder]:
+@attrs.define
+class Pair:
+    """Both ends of one open connection, whose first record is behind it and in `peer_sink`."""
+
+    listener: Listener
+    connection: Connection
+    sink: Recorder
+    peer: Connection
+    peer_sink: Recorder
+
+
+async def connect(
+    world: World, near: Any, far: Any, sink: Recorder | None = None, reception: Reception | None = None
+) -> Pair:
+    """Dial from `near` to a new listener of `far`."""
+    sink, reception = sink or Recorder(), reception or Reception()
+    listener = await far.listen(world.endpoint(), reception.accept)
+    connection = near.dial(listener.endpoint, sink)
+    await sink.until_opened()
+    connection.send([b"hello"])
+    peer_sink = await reception.until(1)
+    assert peer_sink.connection is not None
+    return Pair(listener, connection, sink, peer_sink.connection, peer_sink)
+
+
+async def until_heard(publisher: Publisher, sink: Recorder, record: Sequence[bytes]) -> None:
+    """Publish `record` until it, or another, reaches `sink`: when a subscription has arrived is told to nobody."""
+    with trio.fail_after(PATIENCE):
+        while not sink.records:
+            publisher.publish(record)
+            with trio.move_on_after(0.02):
+                await sink.until_records(1)
+
+
+async def audience(
+    publisher: Publisher, *members: tuple[Any, Sequence[bytes]], sinks: Sequence[Recorder] = ()
+) -> Sequence[Recorder]:
     """A subscriber of `publisher` for each transport and its topics, when the publisher has read what they ask for."""
-    sinks = [Recorder() for _ in members]
+    sinks = sinks or [Recorder() for _ in members]
     asked = [topics for _, topics in members]
     for sink, (transport, topics) in zip(sinks, members, strict=True):
         transport.subscribe(publisher.endpoint, sink, topics)
     for sink, topics in zip(sinks, asked, strict=True):
         await sink.until_opened()
-        while not sink.records:
-            publisher.publish([topics[0], b"probe"])
-            with trio.move_on_after(0.02):
-                await sink.until_records(1)
+        await until_heard(publisher, sink, [topics[0], b"probe"])
     markers = [[topics[0], b"marker"] for topics in asked]
     for marker in markers:
         publisher.publish(marker)
@@ -170,7 +204,13 @@ class World:
 
     @asynccontextmanager
     async def host(
-        self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
+        self,
+        name: str,
+        *,
+        queue: int = 1000,
+        budgets: Budgets | None = None,
+        max_message_bytes: int | None = None,
+        keys: HostKeys | None = None,
     ) -> AsyncIterator[Any]:
         raise NotImplementedError
         yield
@@ -234,7 +274,13 @@ class ZmqWorld(World):
 
     @asynccontextmanager
     async def host(
-        self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
+        self,
+        name: str,
+        *,
+        queue: int = 1000,
+        budgets: Budgets | None = None,
+        max_message_bytes: int | None = None,
+        keys: HostKeys | None = None,
     ) -> AsyncIterator[Any]:
         transport = self._factory(
             entropy=SeededEntropy(name),
@@ -244,6 +290,8 @@ class ZmqWorld(World):
             max_message_bytes=max_message_bytes,
         )
         self.transports.append(transport)
+        if keys is not None:
+            transport.secure(keys)
         async with transport:
             yield transport
 
@@ -306,12 +354,20 @@ class MemoryWorld(World):
 
     @asynccontextmanager
     async def host(
-        self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
+        self,
+        name: str,
+        *,
+        queue: int = 1000,
+        budgets: Budgets | None = None,
+        max_message_bytes: int | None = None,
+        keys: HostKeys | None = None,
     ) -> AsyncIterator[Any]:
         if self.network is None:
             self.network = MemoryNetwork(seed=1, latency=(0.0001, 0.001), queue=queue)
         transport = self.network.transport(name, budgets=budgets, max_message_bytes=max_message_bytes)
         self.transports.append(transport)
+        if keys is not None:
+            transport.secure(keys)
         async with transport:
             yield transport
 

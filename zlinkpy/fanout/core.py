@@ -9,6 +9,7 @@ from zlinkpy.entropy import Entropy
 from zlinkpy.execution import Pausable, SharedTimer
 from zlinkpy.link import Action, LivenessOwner
 from zlinkpy.messages import Codecs, Shapes
+from zlinkpy.security import HostKeys
 from zlinkpy.telemetry import Telemetry
 from zlinkpy.wire import RuntimeState
 
@@ -42,6 +43,8 @@ class FanoutCore(Protocol):
     def liveness(self) -> LivenessOwner[Any, Action]: ...
     @property
     def ingress(self) -> EventIngress: ...
+    @property
+    def keys(self) -> HostKeys | None: ...
     @property
     def taking(self) -> bool: ...
     @property

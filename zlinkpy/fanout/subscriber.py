@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import trio
 from attrs import frozen
@@ -39,6 +40,7 @@ class ListedPublisher:
     endpoint: str
     lifecycle_generation: int
     security_identity: str | None = None
+    """Its public key; None without keys."""
     takes_subscribers: bool = True
     """False for one that is leaving: nobody new connects to it, who is connected stays (LO-175)."""
 
@@ -53,6 +55,7 @@ class FanoutSubscriber:
 
     Args:
         publishers: Endpoints given by hand; empty for automatic discovery.
+        key_names: Of these endpoints, the name under which the allow-list has the publisher's key.
         on_status: Called when `status()` would say something new.
     """
 
@@ -62,11 +65,13 @@ class FanoutSubscriber:
         handlers: EventHandlers,
         *,
         publishers: tuple[str, ...] = (),
+        key_names: Mapping[str, str] = MappingProxyType({}),
         on_status: Callable[[], None] = lambda: None,
     ) -> None:
         self._core = core
         self._handlers = handlers
         self._manual = publishers
+        self._key_names = key_names
         self._on_status = on_status
         self.channel = handlers.channel
         self.first_dials = True
@@ -144,10 +149,19 @@ class FanoutSubscriber:
         """A fresh reconnect delay."""
         return Backoff(self._core.entropy)
 
-    def open(self, endpoint: str, sink: SubscriptionSink) -> Subscription:
+    def open(self, endpoint: str, expected: Expectation, sink: SubscriptionSink) -> Subscription:
         """A new SUB socket for one attempt. Raises ConfigurationError for an endpoint nobody can dial."""
         assert self._transport is not None
-        return self._transport.subscribe(endpoint, sink, (BEACON_TOPIC, *self._handlers.topics))
+        topics = (BEACON_TOPIC, *self._handlers.topics)
+        return self._transport.subscribe(endpoint, sink, topics, server_key=self._key_of(endpoint, expected))
+
+    def _key_of(self, endpoint: str, expected: Expectation) -> str | None:
+        """The CURVE key to expect at `endpoint`: the operator's word, else the descriptor's; None without keys."""
+        keys = self._core.keys
+        if keys is None:
+            return None
+        name = self._key_names.get(endpoint)
+        return keys.key_of(name) if name is not None else expected.security_identity
 
     def started(self, heard: HeardPublisher, link: PublisherLink) -> None:
         """An attempt begins: the host's liveness owner judges it from now on (LV-05)."""

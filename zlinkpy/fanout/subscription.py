@@ -40,7 +40,7 @@ class Channel(Protocol):
     def channel(self) -> str: ...
     def now(self) -> float: ...
     def backoff(self) -> Backoff: ...
-    def open(self, endpoint: str, sink: SubscriptionSink) -> Subscription: ...
+    def open(self, endpoint: str, expected: Expectation, sink: SubscriptionSink) -> Subscription: ...
     def started(self, heard: HeardPublisher, link: PublisherLink) -> None: ...
     def deadline_moved(self, deadline: float | None) -> None: ...
     def became_ready(self, heard: HeardPublisher) -> None: ...
@@ -65,7 +65,7 @@ class _Attempt:
         self.heard.received(self.link, subscription, frames)
 
     def closed(self, subscription: Subscription, cause: str, /) -> None:
-        self.heard.closed(self.link, cause)
+        self.heard.closed(self.link, cause, security=subscription.security_failed)
 
 
 class HeardPublisher:
@@ -178,12 +178,14 @@ class HeardPublisher:
         if actions:
             self.perform_on(link, actions)
 
-    def closed(self, link: PublisherLink, cause: str) -> None:
-        """A socket was seen closed."""
+    def closed(self, link: PublisherLink, cause: str, *, security: bool) -> None:
+        """A socket was seen closed; `security`: for a matter of keys."""
         now = self.owner.now()
         self._open_sockets -= 1
         if link is self.link:
             self._subscription = None
+        if security:
+            self.perform_on(link, link.fail(FailureReason.SECURITY_MISMATCH, cause, now))
         self.perform_on(link, link.lost(cause, now))
         self.intent.lane_closed(now)
         self.owner.deadline_moved(self.intent.next_deadline())
@@ -220,7 +222,7 @@ class HeardPublisher:
 
     def _open(self, link: PublisherLink) -> None:
         try:
-            self._subscription = self.owner.open(self.intent.endpoint, _Attempt(self, link))
+            self._subscription = self.owner.open(self.intent.endpoint, self.intent.expectation, _Attempt(self, link))
         except ConfigurationError as error:
             # What a descriptor says is not ours to trust: a failed attempt like any other.
             self.perform_on(link, link.lost(error.message, self.owner.now()))

@@ -35,7 +35,7 @@ from zlinkpy.location import (
     publishers_of,
     servers_of,
 )
-from zlinkpy.mesh import ClientServerClient, ClientServerServer, ListedNode, RouteMesh
+from zlinkpy.mesh import ANONYMOUS, ClientServerClient, ClientServerServer, ListedNode, RouteMesh
 from zlinkpy.wire import ObjectRole
 
 log = logging.getLogger("zlinkpy.runtime")
@@ -333,7 +333,7 @@ def _apply_publishers(subscriber: FanoutSubscriber, snapshot: Snapshot[FanoutDes
                 rid=descriptor.rid,
                 endpoint=descriptor.endpoint,
                 lifecycle_generation=descriptor.lifecycle_generation,
-                security_identity=descriptor.security_identity,
+                security_identity=None if descriptor.security_identity == ANONYMOUS else descriptor.security_identity,
                 takes_subscribers=descriptor.takes_connections,
             )
             for descriptor in (candidate.descriptor for candidate in snapshot.candidates)

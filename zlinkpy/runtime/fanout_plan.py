@@ -10,7 +10,7 @@ from attrs import frozen
 from zlinkpy.entropy import Entropy
 from zlinkpy.errors import ConfigurationError
 from zlinkpy.fanout import EventHandlers, PublisherOptions
-from zlinkpy.mesh import check_peer_endpoint, plan_listener
+from zlinkpy.mesh import plan_listener
 from zlinkpy.messages import Codecs, HandlerSpec
 from zlinkpy.runtime.fanout_registration import PublishedChannel, SubscribedChannel, where_of
 from zlinkpy.runtime.plan import HostOptions, chosen, plan_rid
@@ -31,6 +31,8 @@ class SubscriberPlan:
     handlers: EventHandlers
     publishers: tuple[str, ...]
     """Endpoints given by hand; empty: those of the store."""
+    key_names: Mapping[str, str]
+    """Of these endpoints, the names under which the allow-list has their keys."""
 
 
 @frozen(kw_only=True)
@@ -96,8 +98,13 @@ def _publisher(
     channel: PublishedChannel, settings: FanoutSettings | None, host: HostOptions, entropy: Entropy
 ) -> PublisherOptions:
     where = where_of(channel.name)
-    listener = plan_listener(
-        chosen(settings, "listen", channel.listen), chosen(settings, "advertise_host", channel.advertise_host), where
+    listener = host.security.check_bind(
+        plan_listener(
+            chosen(settings, "listen", channel.listen),
+            chosen(settings, "advertise_host", channel.advertise_host),
+            where,
+        ),
+        where,
     )
     prefix = chosen(settings, "rid_prefix", channel.rid_prefix)
     return PublisherOptions(
@@ -105,6 +112,7 @@ def _publisher(
         rid=plan_rid(channel.rid, prefix, where, host=host, entropy=entropy),
         bind=str(listener.bind),
         advertised=listener.advertised,
+        security_identity=host.security.identity,
     )
 
 
@@ -122,9 +130,8 @@ def _subscriber(
             handlers.add_raw(HandlerSpec.raw(registration.function), registration.topic)
         else:
             handlers.add(HandlerSpec.inspect(registration.function, "send"), registration.topic)
-    publishers = tuple(
-        check_peer_endpoint(publisher, f"{where}.publishers")
-        for publisher in chosen(settings, "publishers", channel.publishers)
+    publishers, key_names = host.security.endpoints(
+        chosen(settings, "publishers", channel.publishers), f"{where}.publishers"
     )
     if not publishers and host.location_store is None:
         raise ConfigurationError(
@@ -132,4 +139,4 @@ def _subscriber(
         )
     # Endpoints given by hand stand for themselves: mixed with those of the store, one publisher would be heard twice
     # (wire.md §9).
-    return SubscriberPlan(handlers=handlers, publishers=tuple(dict.fromkeys(publishers)))
+    return SubscriberPlan(handlers=handlers, publishers=tuple(dict.fromkeys(publishers)), key_names=key_names)

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
-from zlinkpy.mesh import check_peer_endpoint, plan_listener
+from zlinkpy.mesh import plan_listener
 from zlinkpy.messages import check_handler
 from zlinkpy.runtime.registration import check_channel_name, check_two_ids
+from zlinkpy.runtime.security import split_name
 from zlinkpy.wire import check_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -106,5 +107,6 @@ def subscribe_channel(name: str, frozen: Callable[[], bool], *, publishers: Sequ
     where = where_of(check_channel_name(name))
     if isinstance(publishers, str):
         raise ConfigurationError(f"{where}.publishers: give a sequence of endpoints, not the one text {publishers!r}")
-    endpoints = tuple(check_peer_endpoint(publisher, f"{where}.publishers") for publisher in publishers)
-    return SubscribedChannel(name, endpoints, frozen)
+    for publisher in publishers:
+        split_name(publisher, f"{where}.publishers")
+    return SubscribedChannel(name, tuple(publishers), frozen)

@@ -46,7 +46,13 @@ class FanoutParts:
 
     def add_subscriber(self, plan: SubscriberPlan) -> FanoutSubscriber:
         """Build one channel's subscriber."""
-        subscriber = FanoutSubscriber(self._core, plan.handlers, publishers=plan.publishers, on_status=self._on_status)
+        subscriber = FanoutSubscriber(
+            self._core,
+            plan.handlers,
+            publishers=plan.publishers,
+            key_names=plan.key_names,
+            on_status=self._on_status,
+        )
         self._subscribers[subscriber.channel] = subscriber
         return subscriber
 

@@ -274,7 +274,8 @@ class Host:
         """Hear the publishers of the fanout channel `name`; returns the registration to add handlers to.
 
         Args:
-            publishers: their endpoints. Empty: those the Location Store shows, which has to be there then.
+            publishers: their endpoints, with keys as ``NAME@tcp://HOST:PORT``, where NAME is on the allow-list. Empty:
+                those the Location Store shows, which has to be there then.
 
         Raises ConfigurationError for a channel subscribed to twice or arguments that cannot work.
         """

@@ -7,7 +7,6 @@ timer (dials that are due, held handshakes that are too old) and the host (weigh
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ from zlinkpy.mesh.reception import Reception
 from zlinkpy.mesh.refusals import Refusals
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
 from zlinkpy.mesh.status import MeshSnapshot, MeshStatus
-from zlinkpy.telemetry import catalogue
+from zlinkpy.telemetry import catalogue, get_logger
 from zlinkpy.transport import Connection, Listener, Transport
 from zlinkpy.wire import (
     REQUIRED_CAPABILITY,
@@ -51,7 +50,7 @@ from zlinkpy.wire import (
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 ANONYMOUS = "anonymous"
 """The security identity of a node without keys."""

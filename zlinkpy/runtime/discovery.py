@@ -5,7 +5,6 @@ The only place that translates between `location` and `mesh`, which do not know 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -24,8 +23,9 @@ from zlinkpy.location import (
     StoreHealth,
 )
 from zlinkpy.mesh import ListedNode, RouteMesh
+from zlinkpy.telemetry import get_logger
 
-log = logging.getLogger("zlinkpy.runtime")
+log = get_logger("zlinkpy.runtime")
 
 
 class MeshLocation(Service):

@@ -8,7 +8,6 @@ LV-157).
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -38,10 +37,10 @@ from zlinkpy.runtime.registration import DEFAULT_LISTEN, Mesh, check_timeout, ma
 from zlinkpy.runtime.running import Runtime
 from zlinkpy.runtime.settings import Settings
 from zlinkpy.runtime.watchdog import LoopWatchdog
-from zlinkpy.telemetry import NullTelemetry, Telemetry
+from zlinkpy.telemetry import Telemetry, fenced, get_logger
 from zlinkpy.transport import Transport, ZmqTransport
 
-log = logging.getLogger("zlinkpy.runtime")
+log = get_logger("zlinkpy.runtime")
 
 # When the body of `async with host.run()` raises or is cancelled, accepted work gets this long and no longer.
 ABORT_DEADLINE = 2.0
@@ -59,7 +58,7 @@ class Host:
         shutdown_deadline: seconds that accepted work gets when `run()` is left in order.
         job_queue: size and pressure marks of the Application Job Queue.
         location: times of lease and discovery.
-        telemetry: where numbers go; nothing by default.
+        telemetry: where numbers go; nothing by default. One that fails is logged and changes no call (SA-284).
         entropy: source of ids and jitter; the operating system's by default.
         transport: builds the transport; ZeroMQ by default. Simulations give the in-memory twin.
         watchdog: False switches the loop watchdog off, for clocks that do not follow real time.
@@ -92,7 +91,7 @@ class Host:
             job_queue=job_queue or JobQueueOptions(),
             location=location or LocationOptions(),
         )
-        self._telemetry = telemetry or NullTelemetry()
+        self._telemetry = fenced(telemetry)
         self._entropy = entropy or SystemEntropy()
         self._transport = transport or (lambda entropy: ZmqTransport(entropy=entropy))
         self._watchdog = watchdog

@@ -6,13 +6,13 @@ record.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.interface import (
     FIRST_RECORD_SECONDS,
     LEFTOVERS_SECONDS,
@@ -27,7 +27,7 @@ from zlinkpy.transport.rotation import Budgets, Turn
 if TYPE_CHECKING:
     from zlinkpy.transport.memory_transport import MemoryTransport
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 
 class MemoryConnection:

@@ -17,7 +17,6 @@ Sending happens frame by frame with `SNDMORE | NOBLOCK`: a third of the cost of 
 from __future__ import annotations
 
 import errno
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -25,13 +24,14 @@ from enum import Enum, auto
 import trio
 import zmq
 
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.interface import DIAL_SECONDS, LEFTOVERS_SECONDS, POST_LIMIT, Connection, ConnectionClosed, Sink
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import ReceiveStage, Source, TurnEnd
 from zlinkpy.transport.rotation import Budgets, Turn
 from zlinkpy.transport.sockets import SocketFactory
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 # The first record of a scheduler pass leaves at once, so that a lone request waits for nobody; those that follow on the
 # same socket are submitted together when the pass is over. Submitting to an idle I/O thread wakes it, which costs more

@@ -24,7 +24,6 @@ of a peer that is gone wait like those of a dialled connection.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket as network
 from collections.abc import Callable
@@ -35,6 +34,7 @@ import zmq
 from attrs import define
 
 from zlinkpy.errors import InternalFailureError
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, Connection, Sink
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
@@ -42,7 +42,7 @@ from zlinkpy.transport.rotation import Budgets, SharedTurn
 from zlinkpy.transport.sockets import SocketFactory
 from zlinkpy.transport.zmq_connection import Phase, PhysicalConnection
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _POLLIN = int(zmq.POLLIN)

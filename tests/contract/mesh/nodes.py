@@ -197,6 +197,7 @@ class World:
         )  # fmt: skip
         async with host.run() as rt:
             yield Node(name, host, rt, telemetry, way, got, self)
+        assert telemetry.refused == []
 
     def build(
         self,

@@ -109,7 +109,7 @@ async def test_a_flood_of_any_rate_costs_no_other_peer_its_ready_state(
         assert node.peer("q" if node is n else "n").last_failure is None
     if obedient or rate != "max":
         assert late == 0
-        assert answered > SECONDS
+        assert answered > 5
         # A flood is no reason to lose the peer that floods, unless its own answers wait behind it.
         assert n.telemetry.total(catalogue.PEER_DISCONNECTS, reason="peer_deadline") == 0
     assert sent > (SECONDS / 10 * 2000 / 2 if rate != "max" else 3000)

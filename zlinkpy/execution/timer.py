@@ -13,7 +13,7 @@ import trio
 
 from zlinkpy.telemetry import get_logger
 
-log = get_logger("zlinkpy.mesh")
+log = get_logger("zlinkpy.execution")
 
 
 class TimerSource(Protocol):

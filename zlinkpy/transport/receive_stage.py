@@ -108,11 +108,14 @@ class ReceiveStage:
 
     def add(self, source: Source, socket_fd: int, monitor_fd: int) -> None:
         self._rotation.add(source)
-        self._readiness.register(monitor_fd, source.observe)
+        self.add_monitor(monitor_fd, source.observe)
         self._readiness.register(socket_fd, partial(self.activity, source))
-        # Whatever was signalled before the descriptor was watched is found by looking once.
-        self.chore(source.observe)
         self.schedule(source)
+
+    def add_monitor(self, monitor_fd: int, observe: Callable[[], None]) -> None:
+        self._readiness.register(monitor_fd, observe)
+        # Whatever was signalled before the descriptor was watched is found by looking once.
+        self.chore(observe)
 
     def remove_socket(self, source: Source, socket_fd: int) -> None:
         """Serve the socket no more; its monitor is still read."""

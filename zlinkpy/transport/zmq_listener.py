@@ -33,14 +33,14 @@ import trio
 import zmq
 from attrs import define
 
-from zlinkpy.errors import InternalFailureError
 from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, Connection, Sink
-from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
+from zlinkpy.transport.monitor import MonitorEvent, descriptor_of, pending_events
 from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
 from zlinkpy.transport.rotation import Budgets, SharedTurn
-from zlinkpy.transport.sockets import SocketFactory
-from zlinkpy.transport.zmq_connection import Phase, PhysicalConnection
+from zlinkpy.transport.zmq_bound import Binding, BoundSocket
+from zlinkpy.transport.zmq_connection import PhysicalConnection
+from zlinkpy.transport.zmq_physical import Phase
 
 LOGGER = get_logger("zlinkpy.transport")
 
@@ -50,10 +50,6 @@ _POLLIN = int(zmq.POLLIN)
 # How many records beyond the fair-queue bound a disconnected connection is kept for: connections without a record yet
 # take part in the queue unseen.
 _LAP_MARGIN = 64
-
-# A closed socket without linger is gone in milliseconds. Past this time something is broken, and waiting on would hang
-# a shutdown without a word.
-CLOSE_SECONDS = 10.0
 
 
 @define(eq=False)
@@ -210,29 +206,24 @@ class AcceptedConnection(PhysicalConnection):
         self._listener.blocked_now(self)
 
 
-class ZmqListener:
+class ZmqListener(BoundSocket):
     """A bound endpoint, and the source of its socket."""
 
     def __init__(
-        self, *, stage: ReceiveStage, sockets: SocketFactory, socket: zmq.Socket[bytes], monitor: Monitor,
-        endpoint: str, accept: Callable[[Connection], Sink], next_number: Callable[[], int],
-        forget: Callable[[ZmqListener], None],
-    ) -> None:  # fmt: skip
+        self,
+        binding: Binding,
+        *,
+        accept: Callable[[Connection], Sink],
+        next_number: Callable[[], int],
+        forget: Callable[[], None],
+    ) -> None:
+        super().__init__(binding, forget)
         self.touch_level = 0
         self.lingering: dict[AcceptedConnection, None] = {}
-        self._stage = stage
-        self._sockets = sockets
-        self._socket = socket
-        self._socket_fd = descriptor_of(socket)
-        self._monitor = monitor
-        self._endpoint = endpoint
+        self._socket_fd = descriptor_of(binding.socket)
         self._accept = accept
         self._next_number = next_number
-        self._forget = forget
         self._paused = False
-        self._closing = False
-        self._strangers = 0
-        self._gone = trio.Event()
         self._nobody_lingers = trio.Event()
         self._live: dict[int, Descriptor] = {}
         self._by_id: dict[bytes, AcceptedConnection] = {}
@@ -246,11 +237,7 @@ class ZmqListener:
         self._ticking = False
         self._carry_over: tuple[AcceptedConnection, list[bytes], int] | None = None
         self._taken = 0
-        stage.add(self, self._socket_fd, monitor.fd)
-
-    @property
-    def endpoint(self) -> str:
-        return self._endpoint
+        self._stage.add(self, self._socket_fd, self._monitor.fd)
 
     @property
     def accepted(self) -> int:
@@ -490,17 +477,6 @@ class ZmqListener:
             elif event is MonitorEvent.STOPPED:
                 self._bury()
 
-    def _stranger_came(self) -> None:
-        """Say so for the 1st, 10th, 100th …: a port scanner must not fill the log, and an outage must show there."""
-        self._strangers += 1
-        if str(self._strangers).rstrip("0") == "1":
-            LOGGER.warning(
-                "a connection at %s ended before its ZeroMQ handshake (%d so far): what connects there is no mesh "
-                "node, or one with other keys; check who uses this port",
-                self._endpoint,
-                self._strangers,
-            )
-
     # -- closing the whole
 
     async def aclose(self) -> None:
@@ -511,24 +487,14 @@ class ZmqListener:
                 self._nobody_lingers = trio.Event()
                 await self._nobody_lingers.wait()
         finally:
+            if not self._socket.closed:
+                self._stage.remove_socket(self, self._socket_fd)
             self._close_socket()
-            with trio.move_on_after(CLOSE_SECONDS, shield=True):
-                await self._gone.wait()
-        if not self._gone.is_set():
-            raise InternalFailureError(f"{self!r} did not close within {CLOSE_SECONDS:g} s")
-
-    def _close_socket(self) -> None:
-        if not self._socket.closed:
-            self._stage.remove_socket(self, self._socket_fd)
-            self._sockets.close(self._socket)
+            await self._until_gone()
 
     def _bury(self) -> None:
-        """The closed socket is really gone, and with it every connection it had accepted."""
-        self._stage.remove_monitor(self._monitor.fd)
-        self._sockets.close(self._monitor.socket)
         for connection in list(self._by_id.values()):
             self.finish(connection)
         self._carry_over = None
         self._live.clear()
-        self._forget(self)
-        self._gone.set()
+        super()._bury()

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from types import TracebackType
+from typing import Any, TypeVar
 
 import trio
 import zmq
@@ -22,16 +23,34 @@ import zmq
 from zlinkpy.entropy import Entropy
 from zlinkpy.errors import ConfigurationError, InternalFailureError
 from zlinkpy.transport.endpoints import parse_endpoint
-from zlinkpy.transport.interface import Connection, Listener, Sink, TransportStatistics
+from zlinkpy.transport.interface import (
+    Connection,
+    Listener,
+    Pattern,
+    Publisher,
+    Sink,
+    Subscription,
+    SubscriptionSink,
+    TransportStatistics,
+)
 from zlinkpy.transport.readiness import Readiness, make_readiness
 from zlinkpy.transport.receive_stage import ReceiveStage
 from zlinkpy.transport.rotation import Budgets
 from zlinkpy.transport.sockets import QUEUE_RECORDS, SocketFactory, SocketOptions
-from zlinkpy.transport.zmq_connection import DialledConnection
-from zlinkpy.transport.zmq_listener import CLOSE_SECONDS, ZmqListener
+from zlinkpy.transport.topics import TOPIC_BYTES, check_topics
+from zlinkpy.transport.zmq_bound import CLOSE_SECONDS, Binding, BoundSocket
+from zlinkpy.transport.zmq_dialled import DealerConnection, Dial, DialledConnection
+from zlinkpy.transport.zmq_listener import ZmqListener
+from zlinkpy.transport.zmq_physical import Physical
+from zlinkpy.transport.zmq_pubsub import ZmqPublisher, ZmqSubscription
+
+HeldT = TypeVar("HeldT")
 
 # Real seconds for libzmq to end its threads once every socket is closed and every linger is over.
 TERM_SECONDS = 10.0
+
+# What a subscriber sends: a topic, and what ZMTP puts around it.
+_SUBSCRIPTION_BYTES = TOPIC_BYTES + 64
 
 _BIND_FIXES = {
     errno.EADDRINUSE: "the port is taken: stop the other process, choose another port, or bind port 0",
@@ -75,7 +94,9 @@ class ZmqTransport:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = context
         self._numbers = count(1)
         self._dialled: dict[DialledConnection, None] = {}
+        self._subscriptions: dict[ZmqSubscription, None] = {}
         self._listeners: dict[ZmqListener, None] = {}
+        self._publishers: dict[ZmqPublisher, None] = {}
         self._all_gone = trio.Event()
         self._closing = False
         self._entered = False
@@ -131,12 +152,61 @@ class ZmqTransport:
         finally:
             self._served.set()
 
-    async def listen(self, endpoint: str, accept: Callable[[Connection], Sink]) -> Listener:
+    async def listen(
+        self, endpoint: str, accept: Callable[[Connection], Sink], *, max_message_bytes: int | None = None
+    ) -> Listener:
         """Bind `endpoint`; see `Transport.listen`."""
         await trio.lowlevel.checkpoint()
+        binding = self._bind(zmq.ROUTER, endpoint, max_message_bytes)
+        return self._keep(
+            self._listeners,
+            lambda forget: ZmqListener(binding, accept=accept, next_number=self._numbers.__next__, forget=forget),
+        )
+
+    def dial(
+        self, endpoint: str, sink: Sink, *, pattern: Pattern = Pattern.ROUTER, max_message_bytes: int | None = None
+    ) -> Connection:
+        """Start connecting; see `Transport.dial`."""
+        number = next(self._numbers)
+        if pattern is Pattern.DEALER:
+            dial = self._connect(zmq.DEALER, endpoint, number, max_message_bytes)
+            return self._keep(self._dialled, lambda forget: DealerConnection(dial, sink=sink, forget=forget))
+        # Never used before, and not a name: ids that libzmq makes up begin with a zero byte.
+        alias = b"d" + number.to_bytes(8, "big") + self._entropy.token(4)
+        dial = self._connect(zmq.ROUTER, endpoint, number, max_message_bytes, (zmq.CONNECT_ROUTING_ID, alias))
+        return self._keep(self._dialled, lambda forget: DialledConnection(dial, alias=alias, sink=sink, forget=forget))
+
+    async def publish(self, endpoint: str) -> Publisher:
+        """Bind `endpoint`; see `Transport.publish`."""
+        await trio.lowlevel.checkpoint()
+        binding = self._bind(zmq.PUB, endpoint, _SUBSCRIPTION_BYTES)
+        return self._keep(self._publishers, lambda forget: ZmqPublisher(binding, forget))
+
+    def subscribe(
+        self, endpoint: str, sink: SubscriptionSink, topics: Sequence[bytes], *, max_message_bytes: int | None = None
+    ) -> Subscription:
+        """Start connecting; see `Transport.subscribe`."""
+        check_topics(topics)
+        subscribes = [(zmq.SUBSCRIBE, topic) for topic in topics]
+        dial = self._connect(zmq.SUB, endpoint, next(self._numbers), max_message_bytes, *subscribes)
+        return self._keep(self._subscriptions, lambda forget: ZmqSubscription(dial, sink=sink, forget=forget))
+
+    def statistics(self) -> TransportStatistics:
+        """What is held now. `sockets` counts every ZeroMQ socket, the monitors included."""
+        return TransportStatistics(
+            listeners=len(self._listeners),
+            dialled=len(self._dialled),
+            accepted=sum(listener.accepted for listener in self._listeners),
+            publishers=len(self._publishers),
+            subscriptions=len(self._subscriptions),
+            sockets=self._sockets.open_count if self._entered else 0,
+            posted=sum(each.posted for each in self._dialled) + sum(each.posted for each in self._listeners),
+        )
+
+    def _bind(self, kind: int, endpoint: str, max_message_bytes: int | None) -> Binding:
         self._must_be_running()
         parsed = parse_endpoint(endpoint, binding=True)
-        socket, monitor = self._sockets.router(ipv6=parsed.is_ipv6)
+        socket, monitor = self._sockets.monitored(kind, ipv6=parsed.is_ipv6, max_message_bytes=max_message_bytes)
         try:
             socket.bind(str(parsed) if parsed.port or parsed.scheme == "ipc" else f"{str(parsed)[:-1]}*")
         except zmq.ZMQError as error:
@@ -145,56 +215,25 @@ class ZmqTransport:
             number = error.errno if error.errno is not None else 0
             fix = _BIND_FIXES.get(number, f"{zmq.strerror(number)}")
             raise ConfigurationError(f"cannot listen on endpoint {endpoint!r}: {fix}") from error
-        listener = ZmqListener(
-            stage=self._stage,
-            sockets=self._sockets,
-            socket=socket,
-            monitor=monitor,
-            endpoint=socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"),
-            accept=accept,
-            next_number=self._numbers.__next__,
-            forget=self._forget_listener,
-        )
-        self._listeners[listener] = None
-        return listener
+        bound = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        return Binding(stage=self._stage, sockets=self._sockets, socket=socket, monitor=monitor, endpoint=bound)
 
-    def dial(self, endpoint: str, sink: Sink) -> Connection:
-        """Start connecting; see `Transport.dial`."""
+    def _connect(
+        self, kind: int, endpoint: str, number: int, max_message_bytes: int | None, *options: tuple[int, bytes]
+    ) -> Dial:
         self._must_be_running()
         parsed = parse_endpoint(endpoint, binding=False)
-        number = next(self._numbers)
-        # Never used before, and not a name: ids that libzmq makes up begin with a zero byte.
-        alias = b"d" + number.to_bytes(8, "big") + self._entropy.token(4)
-        socket, monitor = self._sockets.router(ipv6=parsed.is_ipv6)
+        socket, monitor = self._sockets.monitored(kind, ipv6=parsed.is_ipv6, max_message_bytes=max_message_bytes)
         try:
-            socket.set(zmq.CONNECT_ROUTING_ID, alias)
+            for option, value in options:
+                socket.set(option, value)
             socket.connect(str(parsed))
         except zmq.ZMQError as error:
             self._sockets.close(socket)
             self._sockets.close(monitor.socket)
             raise ConfigurationError(f"endpoint {endpoint!r} cannot be dialled: {error.strerror}") from error
-        connection = DialledConnection(
-            stage=self._stage,
-            sockets=self._sockets,
-            socket=socket,
-            monitor=monitor,
-            alias=alias,
-            number=number,
-            endpoint=endpoint,
-            sink=sink,
-            forget=self._forget_dialled,
-        )
-        self._dialled[connection] = None
-        return connection
-
-    def statistics(self) -> TransportStatistics:
-        """What is held now. `sockets` counts every ZeroMQ socket, the monitors included."""
-        return TransportStatistics(
-            listeners=len(self._listeners),
-            dialled=len(self._dialled),
-            accepted=sum(listener.accepted for listener in self._listeners),
-            sockets=self._sockets.open_count if self._entered else 0,
-            posted=sum(each.posted for each in self._dialled) + sum(each.posted for each in self._listeners),
+        return Dial(
+            stage=self._stage, sockets=self._sockets, socket=socket, monitor=monitor, number=number, endpoint=endpoint
         )
 
     def _must_be_running(self) -> None:
@@ -206,18 +245,20 @@ class ZmqTransport:
     async def _close_everything(self) -> None:
         """Close what is open, wait for what lingers, and observe every end."""
         self._closing = True
-        for connection in list(self._dialled):
-            connection.close()
+        connecting: list[Physical[Any]] = [*self._dialled, *self._subscriptions]
+        for each in connecting:
+            each.close()
         async with trio.open_nursery() as nursery:
-            for listener in list(self._listeners):
-                nursery.start_soon(listener.aclose)
+            bound: list[BoundSocket] = [*self._listeners, *self._publishers]
+            for one in bound:
+                nursery.start_soon(one.aclose)
         linger = max((connection.linger_left for connection in self._dialled), default=0.0)
         with trio.move_on_after(linger + CLOSE_SECONDS):
-            while self._dialled or self._listeners:
+            while self._held():
                 self._all_gone = trio.Event()
                 await self._all_gone.wait()
-        if self._dialled or self._listeners:
-            waited_for = ", ".join(map(repr, (*self._dialled, *self._listeners)))
+        if held := self._held():
+            waited_for = ", ".join(map(repr, held))
             raise InternalFailureError(f"the transport did not close in time; it still waited for {waited_for}")
 
     async def _release(self) -> None:
@@ -238,10 +279,16 @@ class ZmqTransport:
                 f"the ZeroMQ context did not terminate within {TERM_SECONDS:g} s: one of its sockets is still open"
             )
 
-    def _forget_dialled(self, connection: DialledConnection) -> None:
-        self._dialled.pop(connection, None)
-        self._all_gone.set()
+    def _held(self) -> list[object]:
+        return [*self._dialled, *self._subscriptions, *self._listeners, *self._publishers]
 
-    def _forget_listener(self, listener: ZmqListener) -> None:
-        self._listeners.pop(listener, None)
-        self._all_gone.set()
+    def _keep(self, held: dict[HeldT, None], make: Callable[[Callable[[], None]], HeldT]) -> HeldT:
+        """Make what this transport holds until it is closed; it is given what it calls then."""
+
+        def forget() -> None:
+            held.pop(made, None)
+            self._all_gone.set()
+
+        made = make(forget)
+        held[made] = None
+        return made

@@ -1,4 +1,4 @@
-"""Two worlds with one face: hosts on real ZeroMQ sockets, and hosts on a simulated network.
+"""Worlds with one face: hosts on real ZeroMQ sockets, dialling with ROUTER or DEALER, and on a simulated network.
 
 A test of the transport contract gets a `World` and must not care which. What differs, breaking a connection from
 outside and reaching nobody, is behind the same names.
@@ -9,15 +9,16 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
+import attrs
 import trio
 
 from zlinkpy.entropy import SeededEntropy
-from zlinkpy.transport import Connection, MemoryNetwork, ZmqTransport
+from zlinkpy.transport import Connection, MemoryNetwork, Pattern, Publisher, ZmqTransport
 from zlinkpy.transport.rotation import Budgets
 
 # Virtual seconds any wait of a test may take. Only a failing test waits so long.
@@ -131,6 +132,36 @@ class Reception:
         return sink
 
 
+async def audience(publisher: Publisher, *members: tuple[Any, Sequence[bytes]]) -> list[Recorder]:
+    """A subscriber of `publisher` for each transport and its topics, when the publisher has read what they ask for."""
+    sinks = [Recorder() for _ in members]
+    asked = [topics for _, topics in members]
+    for sink, (transport, topics) in zip(sinks, members, strict=True):
+        transport.subscribe(publisher.endpoint, sink, topics)
+    for sink, topics in zip(sinks, asked, strict=True):
+        await sink.until_opened()
+        while not sink.records:
+            publisher.publish([topics[0], b"probe"])
+            with trio.move_on_after(0.02):
+                await sink.until_records(1)
+    markers = [[topics[0], b"marker"] for topics in asked]
+    for marker in markers:
+        publisher.publish(marker)
+    for sink, topics in zip(sinks, asked, strict=True):
+        last = len([marker for marker in markers if any(marker[0].startswith(topic) for topic in topics)])
+        await sink.until(lambda sink=sink, last=last: sum(frames[1] == b"marker" for frames in sink.records) == last)
+        sink.records.clear()
+        sink.told[1:] = []
+    return sinks
+
+
+class DealerTransport(ZmqTransport):
+    """Dials with a DEALER where nothing else is asked for."""
+
+    def dial(self, endpoint: str, sink: Any, *, pattern: Pattern = Pattern.DEALER, **options: Any) -> Connection:
+        return super().dial(endpoint, sink, pattern=pattern, **options)
+
+
 class World:
     """What a contract test needs of its surroundings."""
 
@@ -191,20 +222,21 @@ class World:
     def assert_nothing_left(self) -> None:
         for transport in self.transports:
             held = transport.statistics()
-            assert (held.listeners, held.dialled, held.accepted, held.sockets, held.posted) == (0, 0, 0, 0, 0)
+            assert not any(attrs.astuple(held)), held
 
 
 class ZmqWorld(World):
     name = "zmq"
 
-    def __init__(self) -> None:
+    def __init__(self, factory: type[ZmqTransport] = ZmqTransport) -> None:
         self.transports = []
+        self._factory = factory
 
     @asynccontextmanager
     async def host(
         self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
     ) -> AsyncIterator[Any]:
-        transport = ZmqTransport(
+        transport = self._factory(
             entropy=SeededEntropy(name),
             send_queue=queue,
             receive_queue=queue,
@@ -278,7 +310,7 @@ class MemoryWorld(World):
     ) -> AsyncIterator[Any]:
         if self.network is None:
             self.network = MemoryNetwork(seed=1, latency=(0.0001, 0.001), queue=queue)
-        transport = self.network.transport(name, budgets=budgets)
+        transport = self.network.transport(name, budgets=budgets, max_message_bytes=max_message_bytes)
         self.transports.append(transport)
         async with transport:
             yield transport

@@ -101,7 +101,9 @@ class RouteMesh:
         """Bind the listener and begin to dial manual peers. Raises ConfigurationError when it cannot bind."""
         self._transport = transport
         listener = await transport.listen(
-            str(self.options.listener.bind), lambda _connection: LaneSink(self, None, Lane.APPLICATION)
+            str(self.options.listener.bind),
+            lambda _connection: LaneSink(self, None, Lane.APPLICATION),
+            max_message_bytes=self.options.max_message_bytes,
         )
         self._listener = listener
         self.endpoint = self.options.listener.advertised(listener.endpoint)
@@ -426,7 +428,9 @@ class RouteMesh:
     def dial_lane(self, link: PeerLink, lane: Lane) -> Connection:
         """Open one physical connection of a dialled pair. Raises ConfigurationError for an endpoint nobody can dial."""
         assert self._transport is not None
-        connection = self._transport.dial(link.endpoint, LaneSink(self, link, lane))
+        connection = self._transport.dial(
+            link.endpoint, LaneSink(self, link, lane), max_message_bytes=self.options.max_message_bytes
+        )
         if link.intent is not None:
             link.intent.lane_opened()
         return connection

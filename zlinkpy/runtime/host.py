@@ -110,6 +110,7 @@ class Host:
         peers: Sequence[str] = (),
         default_request_timeout: float | None = None,
         placement_weight: int = DEFAULT_WEIGHT,
+        max_message_bytes: int = 0,
     ) -> Mesh:
         """Become a member of the mesh `name`; returns the registration to add channels and handlers to.
 
@@ -121,6 +122,8 @@ class Host:
             peers: endpoints of peers to dial, for manual topology.
             default_request_timeout: seconds, overrides the host's.
             placement_weight: share of new objects, 0..10000.
+            max_message_bytes: a larger frame drops the connection it comes on, before it is allocated; the peer is not
+                told why. 0: no bound, as the wire has none for a mesh (wire.md §5).
 
         Raises ConfigurationError for a name registered twice or arguments that cannot work.
         """
@@ -138,6 +141,7 @@ class Host:
             peers=peers,
             default_request_timeout=default_request_timeout,
             placement_weight=placement_weight,
+            max_message_bytes=max_message_bytes,
         )
         self._meshes[name] = mesh
         return mesh

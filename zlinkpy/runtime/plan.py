@@ -92,6 +92,7 @@ def _plan(mesh: Mesh, settings: MeshSettings | None, host: HostOptions, codecs: 
     rid = mesh.rid
     peers = settings.peers if settings and settings.peers is not None else mesh.peers
     weight = settings.placement_weight if settings and settings.placement_weight is not None else mesh.placement_weight
+    cap = settings.max_message_bytes if settings and settings.max_message_bytes is not None else mesh.max_message_bytes
     timeout = mesh.default_request_timeout
     if settings and settings.default_request_timeout is not None:
         timeout = settings.default_request_timeout
@@ -126,6 +127,7 @@ def _plan(mesh: Mesh, settings: MeshSettings | None, host: HostOptions, codecs: 
         discovers=has_store,
         object_role=mesh.object_role,
         placement_weight=check_weight(weight, f"{where}.placement_weight"),
+        max_message_bytes=cap or None,
         application_version=host.application_version,
         default_request_timeout_ms=check_timeout(
             timeout if timeout is not None else host.default_request_timeout, f"{where}.default_request_timeout"

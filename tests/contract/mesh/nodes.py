@@ -188,12 +188,14 @@ class World:
         object_client: bool = False,
         timeout: float | None = None,
         meshes: Sequence[str] = (),
+        max_message_bytes: int = 0,
         **host_options: Any,
     ) -> AsyncIterator[Node]:
         """Run a host. `serves` maps channels to weights; `store` gives it a gate to the world's store."""
         host, telemetry, got, way = self.build(
             name, serves=serves, uses=uses, peers=peers, rid=rid, listen=listen, store=store, gate=gate,
-            object_client=object_client, timeout=timeout, meshes=meshes, **host_options,
+            object_client=object_client, timeout=timeout, meshes=meshes, max_message_bytes=max_message_bytes,
+            **host_options,
         )  # fmt: skip
         async with host.run() as rt:
             yield Node(name, host, rt, telemetry, way, got, self)
@@ -213,6 +215,7 @@ class World:
         object_client: bool,
         timeout: float | None,
         meshes: Sequence[str],
+        max_message_bytes: int = 0,
         **host_options: Any,
     ) -> tuple[zl.Host, InMemoryTelemetry, list[Any], Gate | None]:
         telemetry = InMemoryTelemetry()
@@ -229,10 +232,15 @@ class World:
             options["transport"] = lambda entropy: network.transport(name)
             options["lease_driver"] = LeaseDriver.LOOP
         host = zl.Host(**options)
-        if way is None:
-            mesh = host.mesh(MESH, rid=rid or name, listen=listen, peers=peers, default_request_timeout=timeout)
-        else:
-            mesh = host.mesh(MESH, rid_prefix=name, listen=listen, peers=peers, default_request_timeout=timeout)
+        mesh = host.mesh(
+            MESH,
+            rid=(rid or name) if way is None else None,
+            rid_prefix=None if way is None else name,
+            listen=listen,
+            peers=peers,
+            default_request_timeout=timeout,
+            max_message_bytes=max_message_bytes,
+        )
         for other in meshes:
             host.mesh(other)
         got: list[Any] = []

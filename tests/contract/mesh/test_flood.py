@@ -16,13 +16,14 @@ import msgpack
 import pytest
 import trio
 from trio.testing import MockClock
+from zlinkpy.mesh.ingress import PARKED_RECORDS
 
 import zlinkpy as zl
 from tests.contract.mesh.nodes import CHANNEL, Note, World
+from tests.patient_clock import patient_clock
 from tests.puppet import MESH, until
 from zlinkpy.errors import DeadlineExceededError
 from zlinkpy.link.constants import PEER_DEADLINE
-from zlinkpy.mesh.ingress import PARKED_RECORDS
 from zlinkpy.telemetry import catalogue
 from zlinkpy.transport.interface import ROTATION_RECORDS
 
@@ -34,7 +35,7 @@ SECONDS = 2 * PEER_DEADLINE + 5
 @pytest.fixture
 def clock() -> MockClock:
     """Ten seconds in one: a deadline of 1.5 real seconds, for a node that shares its two processors with the flood."""
-    return MockClock(rate=10)
+    return patient_clock(rate=10)
 
 
 @asynccontextmanager

@@ -16,13 +16,13 @@ import msgpack
 import pytest
 import trio
 from trio.testing import MockClock
-from zlinkpy.mesh.ingress import PARKED_RECORDS
 
 import zlinkpy as zl
 from tests.contract.mesh.nodes import CHANNEL, Note, World
 from tests.patient_clock import patient_clock
 from tests.puppet import MESH, until
 from zlinkpy.errors import DeadlineExceededError
+from zlinkpy.execution.ingress import PARKED_RECORDS
 from zlinkpy.link.constants import PEER_DEADLINE
 from zlinkpy.telemetry import catalogue
 from zlinkpy.transport.interface import ROTATION_RECORDS

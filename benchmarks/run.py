@@ -23,6 +23,8 @@ ONE_WAY = Program(module="benchmarks.baselines.zmq_blocking_pair")
 
 MESH_ECHO = Program(module="benchmarks.subjects.mesh_echo")
 IDLE = Program(module="benchmarks.subjects.idle_node")
+CALM = Program(module="benchmarks.subjects.flood", arguments=("--share", "0"))
+FLOODED = Program(module="benchmarks.subjects.flood")
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
@@ -46,6 +48,15 @@ MEASURES: tuple[Measure, ...] = (
         baseline=ONE_WAY,
         subject=MESH_ECHO,
         bar=0.6,
+    ),
+    Measure(
+        name="request latency, 99 %, another peer floods at half saturation",
+        metric="p99_us",
+        unit="us",
+        better="lower",
+        baseline=CALM,
+        subject=FLOODED,
+        bar=5.0,
     ),
     Measure(
         name="idle node, 10 peers: processor", metric="cpu_percent", unit="%", better="lower", subject=IDLE, bar=1.0

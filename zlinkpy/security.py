@@ -12,7 +12,6 @@ that cannot be used is reported and leaves the last good list in force.
 from __future__ import annotations
 
 import hmac
-import logging
 import os
 import stat
 import tomllib
@@ -23,8 +22,9 @@ from typing import Any, NoReturn
 from attrs import define, field, frozen
 
 from zlinkpy.errors import ConfigurationError
+from zlinkpy.telemetry import get_logger
 
-log = logging.getLogger("zlinkpy.security")
+log = get_logger("zlinkpy.security")
 
 KEY_CHARACTERS = 40
 

@@ -23,7 +23,6 @@ copy of the context `run` was called in, so what a handler sets in a `ContextVar
 from __future__ import annotations
 
 import contextvars
-import logging
 import math
 import types
 from collections import deque
@@ -34,8 +33,9 @@ import trio
 from attrs import frozen
 
 from zlinkpy.execution.permits import Permits
+from zlinkpy.telemetry import get_logger
 
-log = logging.getLogger("zlinkpy.execution")
+log = get_logger("zlinkpy.execution")
 
 DRAIN_SECONDS = 0.010
 """Longest stretch of turns without a checkpoint; a running handler is not interrupted for it (SA-186)."""

@@ -6,7 +6,6 @@ events that nobody here subscribed to, and those the beacon's own subscription b
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine, Iterator
 from types import MappingProxyType
 from typing import Any
@@ -16,10 +15,10 @@ from attrs import define, field, frozen
 from zlinkpy.errors import ConfigurationError, ProtocolError
 from zlinkpy.execution import is_failure
 from zlinkpy.messages import NO_METADATA, Codecs, Decoder, HandlerSpec, MessageContext, RawMessage, payload_decoder
-from zlinkpy.telemetry import Telemetry, catalogue
+from zlinkpy.telemetry import Telemetry, catalogue, get_logger
 from zlinkpy.wire import FanoutEvent, check_topic
 
-log = logging.getLogger("zlinkpy.fanout")
+log = get_logger("zlinkpy.fanout")
 
 
 @frozen(eq=False)

@@ -7,7 +7,6 @@ queue, during a reconnect) is lost without a word.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -19,11 +18,11 @@ from zlinkpy.fanout.events import EventHandlers
 from zlinkpy.fanout.status import SubscriberStatus
 from zlinkpy.fanout.subscription import HeardPublisher
 from zlinkpy.link import Backoff, Expectation, Failure, PublisherLink
-from zlinkpy.telemetry import catalogue
+from zlinkpy.telemetry import catalogue, get_logger
 from zlinkpy.transport import Subscription, SubscriptionSink, Transport
 from zlinkpy.wire import BEACON_TOPIC, FanoutEvent
 
-log = logging.getLogger("zlinkpy.fanout")
+log = get_logger("zlinkpy.fanout")
 
 SNAPSHOT_PUBLISHER_LIMIT = 256
 """A status lists at most so many publishers; the rest is counted in `omitted` (LV [D12])."""

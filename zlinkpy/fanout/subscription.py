@@ -7,7 +7,6 @@ changes nothing (LV-94, LV-125).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -27,10 +26,11 @@ from zlinkpy.link import (
     PublisherLink,
     Ready,
 )
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport import Subscription, SubscriptionSink
 from zlinkpy.wire import Beacon, FanoutEvent, decode_fanout
 
-log = logging.getLogger("zlinkpy.fanout")
+log = get_logger("zlinkpy.fanout")
 
 
 class Channel(Protocol):

@@ -6,7 +6,6 @@ shows; it dials all of them, and none of them ever dials it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -25,13 +24,14 @@ from zlinkpy.mesh.peers import Peer
 from zlinkpy.mesh.remote import remote_of
 from zlinkpy.mesh.selection import SmoothWeighted
 from zlinkpy.mesh.service_link import ServiceLink, ServiceSink
-from zlinkpy.transport import Connection, Pattern, Transport
+from zlinkpy.telemetry import get_logger
+from zlinkpy.transport import Pattern, Transport
 from zlinkpy.wire import ClientAdmission, CloseReason, Lane, RejectReason, RuntimeState
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 # From `relocating` on a server takes no new client; those it has stay while work is left (LO-175).
 _TAKES_CLIENTS = frozenset({RuntimeState.PREPARING, RuntimeState.SERVING})
@@ -59,6 +59,7 @@ class ClientServerClient(Dialler):
 
     scope_kind = "channel"
     kind = "ClientServer channel"
+    pattern = Pattern.DEALER
 
     def __init__(self, core: MeshCore, options: ClientOptions) -> None:
         # Without handlers: nothing but replies comes back.
@@ -68,7 +69,7 @@ class ClientServerClient(Dialler):
         self.key_names = options.key_names
         self.default_timeout_ms = options.default_request_timeout_ms
         self.cycle: SmoothWeighted[PeerLink | LocalTarget] = SmoothWeighted()
-        self._max_bytes = transport_limit(options.max_message_bytes)
+        self.max_frame = transport_limit(options.max_message_bytes)
         self._admission = ClientAdmission(
             channel_name=options.channel,
             security_identity=options.security_identity,
@@ -196,14 +197,4 @@ class ClientServerClient(Dialler):
 
     def _sink(self, link: PeerLink, lane: Lane) -> LaneSink:
         assert isinstance(link, ServiceLink)
-        return ServiceSink(self, link, self._max_bytes)
-
-    def _open(self, endpoint: str, sink: LaneSink) -> Connection:
-        assert self._transport is not None
-        return self._transport.dial(
-            endpoint,
-            sink,
-            pattern=Pattern.DEALER,
-            max_message_bytes=self._max_bytes,
-            server_key=sink.link.peer_key if sink.link is not None else None,
-        )
+        return ServiceSink(self, link, self.max_frame)

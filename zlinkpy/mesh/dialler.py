@@ -6,9 +6,8 @@ to one is made and which targets follow from them; the rest is the same for a me
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from zlinkpy.link import Backoff, DialIntent, Ended, Expectation, Failure
 from zlinkpy.mesh.dispatch import HandlerTable
@@ -16,13 +15,14 @@ from zlinkpy.mesh.holder import LinkHolder
 from zlinkpy.mesh.options import ANONYMOUS
 from zlinkpy.mesh.peer_link import LaneSink, PeerLink
 from zlinkpy.mesh.peers import ListedNode, Peer, PeerBook
-from zlinkpy.transport import Connection
+from zlinkpy.telemetry import get_logger
+from zlinkpy.transport import Connection, Pattern
 from zlinkpy.wire import CloseReason, Lane
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 Expected = Callable[[], Expectation | None]
 
@@ -30,11 +30,16 @@ Expected = Callable[[], Expectation | None]
 class Dialler(LinkHolder):
     """A holder that keeps connections to peers of its own choice."""
 
+    pattern: ClassVar[Pattern] = Pattern.ROUTER
+    """What kind of socket dials."""
+
     def __init__(self, core: MeshCore, name: str, handlers: HandlerTable, *, own_rid: str, discovers: bool) -> None:
         super().__init__(core, name, handlers)
         self.book = PeerBook(own_rid)
         self.key_names: Mapping[str, str] = {}
         """The names of configured endpoints on the allow-list."""
+        self.max_frame: int | None = None
+        """A larger frame drops the connection it comes on; None for no bound."""
         self.discovers = discovers
         """True when a Location Store shows the peers."""
         self.refresh_discovery: Callable[[], None] | None = None
@@ -56,7 +61,13 @@ class Dialler(LinkHolder):
     def _open(self, endpoint: str, sink: LaneSink) -> Connection:
         """Dial. Raises ConfigurationError for an endpoint nobody can dial."""
         assert self._transport is not None
-        return self._transport.dial(endpoint, sink, server_key=sink.link.peer_key if sink.link is not None else None)
+        return self._transport.dial(
+            endpoint,
+            sink,
+            pattern=self.pattern,
+            max_message_bytes=self.max_frame,
+            server_key=sink.link.peer_key if sink.link is not None else None,
+        )
 
     def _dials(self, node: ListedNode) -> bool:
         """True when this side is the one that dials a node which discovery shows."""

@@ -8,7 +8,6 @@ that job alone. Local calls make the same jobs with another way back, so queue, 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +18,7 @@ from attrs import define, field
 from zlinkpy.errors import ConfigurationError, ErrorKind, ProtocolError, ZlinkError
 from zlinkpy.execution import is_failure
 from zlinkpy.messages import NO_METADATA, Codecs, Decoder, HandlerSpec, MessageContext, payload_decoder
-from zlinkpy.telemetry import catalogue
+from zlinkpy.telemetry import catalogue, get_logger
 from zlinkpy.wire import (
     ChannelRequest,
     ChannelSend,
@@ -35,7 +34,7 @@ from zlinkpy.wire import (
 if TYPE_CHECKING:
     from zlinkpy.mesh.holder import LinkHolder
 
-log = logging.getLogger("zlinkpy.dispatch")
+log = get_logger("zlinkpy.dispatch")
 
 # What a handler's error becomes on the wire (wire.md §7). Kinds without a code of their own are internal failures.
 _FAILURE: Mapping[ErrorKind, tuple[TerminalResult, FailureCode]] = {

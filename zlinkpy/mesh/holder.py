@@ -10,7 +10,6 @@ timer and the host (weights, state). Only `aclose` waits.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +19,7 @@ from zlinkpy.link import Ended, Failure
 from zlinkpy.mesh.dispatch import HandlerTable, Job
 from zlinkpy.mesh.peer_link import CLOSE_LINGER, LaneSink, PeerLink
 from zlinkpy.mesh.refusals import Refusals
-from zlinkpy.telemetry import catalogue
+from zlinkpy.telemetry import catalogue, get_logger
 from zlinkpy.transport import Connection, Listener, Transport
 from zlinkpy.wire import (
     ChannelRequest,
@@ -36,7 +35,7 @@ from zlinkpy.wire import (
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 
 class LinkHolder:

@@ -29,6 +29,8 @@ class MeshOptions:
     """True when a Location Store shows the peers."""
     object_role: ObjectRole = ObjectRole.NONE
     placement_weight: int = DEFAULT_WEIGHT
+    max_message_bytes: int | None = None
+    """A larger frame drops its connection before it is allocated. None: no bound."""
     application_version: int = 0
     security_identity: str = ANONYMOUS
     default_request_timeout_ms: int = 30_000

@@ -10,7 +10,6 @@ came; a caller waits holding nothing, and only the first in line is woken (SA-24
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -39,6 +38,7 @@ from zlinkpy.link import (
 )
 from zlinkpy.mesh.remote import Remote, remote_of
 from zlinkpy.security import KeyRefusedError
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport import Connection, ConnectionClosed
 from zlinkpy.wire import (
     Admission,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from zlinkpy.link import DialIntent
     from zlinkpy.mesh.request_table import RequestTable
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 # How long the final records of a connection that we close (the `close` record behind a backlog) may take to leave.
 CLOSE_LINGER = 1.0

@@ -9,7 +9,6 @@ performs nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,13 @@ from attrs import define, frozen
 from zlinkpy.link import DialIntent, Expectation, Failure, IntentState, PairPhase
 from zlinkpy.mesh.remote import Remote
 from zlinkpy.mesh.status import PeerPhase, PeerState
+from zlinkpy.telemetry import get_logger
 from zlinkpy.wire import ObjectRole, RejectReason, RuntimeState
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.peer_link import PeerLink
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 # Peers that nobody configured or published and whose connection ended are remembered for diagnosis, so many at most: a
 # node that restarts under ever new RIDs must not fill the book.

@@ -6,18 +6,18 @@ What passes by itself (a duplicate, a node that is starting or has just been res
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zlinkpy.errors import ProtocolError
 from zlinkpy.link import Ended, FailureReason
+from zlinkpy.telemetry import get_logger
 from zlinkpy.wire import RejectReason
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.peer_link import PeerLink
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 # Refusals remembered: a stranger that invents ids may fill the log, but not the memory.
 REMEMBERED = 256

@@ -6,7 +6,6 @@ What every owner of connections does is in `holder.py`, what is known of peers a
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from zlinkpy.errors import ConfigurationError, NotFoundError, UnavailableError
@@ -23,6 +22,7 @@ from zlinkpy.mesh.reception import Reception
 from zlinkpy.mesh.remote import remote_of
 from zlinkpy.mesh.selection import check_weight
 from zlinkpy.mesh.status import MeshSnapshot, MeshStatus
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport import Connection, Transport
 from zlinkpy.wire import (
     REQUIRED_CAPABILITY,
@@ -39,7 +39,7 @@ from zlinkpy.wire import (
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 
 class RouteMesh(Dialler):
@@ -52,6 +52,7 @@ class RouteMesh(Dialler):
         super().__init__(core, options.name, handlers, own_rid=options.rid, discovers=options.discovers)
         self.options = options
         self.key_names = options.key_names
+        self.max_frame = options.max_message_bytes
         self.rid = options.rid
         self.default_timeout_ms = options.default_request_timeout_ms
         self.generation = core.entropy.generation()
@@ -77,7 +78,9 @@ class RouteMesh(Dialler):
         """Bind the listener and begin to dial manual peers. Raises ConfigurationError when it cannot bind."""
         self._transport = transport
         listener = await transport.listen(
-            str(self.options.listener.bind), lambda _connection: LaneSink(self, None, Lane.APPLICATION)
+            str(self.options.listener.bind),
+            lambda _connection: LaneSink(self, None, Lane.APPLICATION),
+            max_message_bytes=self.max_frame,
         )
         self._listener = listener
         self.endpoint = self.options.listener.advertised(listener.endpoint)

@@ -7,7 +7,6 @@ publish, their clients and subscribers only discover, a mesh node does both. `Me
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -36,9 +35,10 @@ from zlinkpy.location import (
     servers_of,
 )
 from zlinkpy.mesh import ANONYMOUS, ClientServerClient, ClientServerServer, ListedNode, RouteMesh
+from zlinkpy.telemetry import get_logger
 from zlinkpy.wire import ObjectRole
 
-log = logging.getLogger("zlinkpy.runtime")
+log = get_logger("zlinkpy.runtime")
 
 D = TypeVar("D", bound=Descriptor)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 
 import trio
@@ -12,9 +11,10 @@ from zlinkpy.errors import ConfigurationError, InvalidOperationError, NotFoundEr
 from zlinkpy.fanout import FanoutPublisher, FanoutSubscriber, PublisherOptions, PublisherStatus, SubscriberStatus
 from zlinkpy.mesh import ConnectionReport, MeshCore, ago
 from zlinkpy.runtime.fanout_plan import SubscriberPlan
+from zlinkpy.telemetry import get_logger
 from zlinkpy.wire import RuntimeState
 
-log = logging.getLogger("zlinkpy.runtime")
+log = get_logger("zlinkpy.runtime")
 
 # A task that publishes in a tight loop gives way to others after so many events (architecture.md §4).
 EVENTS_PER_CHECKPOINT = 64

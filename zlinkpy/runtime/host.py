@@ -8,7 +8,6 @@ LV-157).
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -55,10 +54,10 @@ from zlinkpy.runtime.running import Runtime
 from zlinkpy.runtime.security import HostSecurity, SecurityOptions
 from zlinkpy.runtime.settings import Settings
 from zlinkpy.runtime.watchdog import LoopWatchdog
-from zlinkpy.telemetry import NullTelemetry, Telemetry
+from zlinkpy.telemetry import Telemetry, fenced, get_logger
 from zlinkpy.transport import Transport, ZmqTransport
 
-log = logging.getLogger("zlinkpy.runtime")
+log = get_logger("zlinkpy.runtime")
 
 # When the body of `async with host.run()` raises or is cancelled, accepted work gets this long and no longer.
 ABORT_DEADLINE = 2.0
@@ -77,7 +76,7 @@ class Host:
         job_queue: size and pressure marks of the Application Job Queue.
         location: times of lease and discovery.
         security: its keys and who may be connected with it; without any it listens on loopback addresses only.
-        telemetry: where numbers go; nothing by default.
+        telemetry: where numbers go; nothing by default. One that fails is logged and changes no call (SA-284).
         entropy: source of ids and jitter; the operating system's by default.
         transport: builds the transport; ZeroMQ by default. Simulations give the in-memory twin.
         watchdog: False switches the loop watchdog off, for clocks that do not follow real time.
@@ -112,7 +111,7 @@ class Host:
             location=location or LocationOptions(),
         )
         self._security = security or SecurityOptions()
-        self._telemetry = telemetry or NullTelemetry()
+        self._telemetry = fenced(telemetry)
         self._entropy = entropy or SystemEntropy()
         self._transport = transport or (lambda entropy: ZmqTransport(entropy=entropy))
         self._watchdog = watchdog
@@ -144,6 +143,7 @@ class Host:
         peers: Sequence[str] = (),
         default_request_timeout: float | None = None,
         placement_weight: int = DEFAULT_WEIGHT,
+        max_message_bytes: int = 0,
     ) -> Mesh:
         """Become a member of the mesh `name`; returns the registration to add channels and handlers to.
 
@@ -156,6 +156,8 @@ class Host:
                 peer's on the allow-list.
             default_request_timeout: seconds, overrides the host's.
             placement_weight: share of new objects, 0..10000.
+            max_message_bytes: a larger frame drops the connection it comes on, before it is allocated; the peer is not
+                told why. 0: no bound, as the wire has none for a mesh (wire.md §5).
 
         Raises ConfigurationError for a name registered twice or arguments that cannot work.
         """
@@ -172,6 +174,7 @@ class Host:
             peers=peers,
             default_request_timeout=default_request_timeout,
             placement_weight=placement_weight,
+            max_message_bytes=max_message_bytes,
         )
         self._meshes[name] = mesh
         return mesh

@@ -137,6 +137,7 @@ def _plan(mesh: Mesh, settings: MeshSettings | None, host: HostOptions, codecs: 
         placement_weight=check_weight(
             chosen(settings, "placement_weight", mesh.placement_weight), f"{where}.placement_weight"
         ),
+        max_message_bytes=chosen(settings, "max_message_bytes", mesh.max_message_bytes) or None,
         application_version=host.application_version,
         default_request_timeout_ms=check_timeout(
             timeout if timeout is not None else host.default_request_timeout, f"{where}.default_request_timeout"

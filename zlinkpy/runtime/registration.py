@@ -14,6 +14,7 @@ from attrs import define, field
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
 from zlinkpy.mesh import DEFAULT_WEIGHT, FRAMEWORK_PREFIX, check_fixed_rid, check_prefix, check_weight, plan_listener
 from zlinkpy.messages import HandlerKind, check_handler, to_milliseconds
+from zlinkpy.runtime.setting_values import MESSAGE_CAP
 from zlinkpy.wire import ObjectRole
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -86,6 +87,7 @@ class Mesh:
     peers: tuple[str, ...]
     default_request_timeout: float | None
     placement_weight: int
+    max_message_bytes: int
     _frozen: Callable[[], bool]
     object_role: ObjectRole = ObjectRole.NONE
     channels: dict[str, ChannelRegistration] = field(factory=dict)
@@ -182,6 +184,7 @@ def make_mesh(
     peers: Sequence[str],
     default_request_timeout: float | None,
     placement_weight: int,
+    max_message_bytes: int,
 ) -> Mesh:
     """Check one mesh's own arguments and build its registration."""
     where = f"mesh.{check_name(name, 'mesh name')}"
@@ -199,8 +202,17 @@ def make_mesh(
         peers=tuple(peers),
         default_request_timeout=default_request_timeout,
         placement_weight=placement_weight,
+        max_message_bytes=check_message_cap(max_message_bytes, f"{where}.max_message_bytes"),
         frozen=frozen,
     )
+
+
+def check_message_cap(size: int, where: str) -> int:
+    """A bound on the bytes of one frame; 0 for none. Raises ConfigurationError naming the key."""
+    try:
+        return MESSAGE_CAP.read(size)
+    except ValueError:
+        raise ConfigurationError(f"{where} is {size!r}; it must be {MESSAGE_CAP.expects}") from None
 
 
 def check_timeout(seconds: float, where: str) -> int:

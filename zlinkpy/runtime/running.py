@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,9 +45,10 @@ from zlinkpy.runtime.status import (
     wall_clock,
 )
 from zlinkpy.runtime.watchdog import LoopWatchdog
+from zlinkpy.telemetry import get_logger
 from zlinkpy.wire import RuntimeState
 
-log = logging.getLogger("zlinkpy.runtime")
+log = get_logger("zlinkpy.runtime")
 
 # After the last accepted handler ended, records of peers that had not read our `draining` yet may still be under way.
 # The drain ends when none has come for this long; far above a round trip in one network, far below what anybody waits

@@ -36,6 +36,7 @@ from zlinkpy.runtime.setting_sources import (
     variable_name,
 )
 from zlinkpy.runtime.setting_values import (
+    MESSAGE_CAP,
     OR_OFF,
     POSITIVE,
     TIMEOUT,
@@ -146,6 +147,7 @@ class MeshSettings:
     )
     default_request_timeout: float | None = _setting(TIMEOUT, "Timeout of requests on this mesh that name none.")
     placement_weight: int | None = _setting(Whole(0, 10_000), "Share of new objects placed on this node.")
+    max_message_bytes: int | None = _setting(MESSAGE_CAP, "A larger frame drops its connection before it is allocated.")
 
 
 @frozen(kw_only=True)

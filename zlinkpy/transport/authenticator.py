@@ -9,7 +9,6 @@ An authenticator that fails answers 500, so that both ends hear of a failure and
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
@@ -18,8 +17,9 @@ import zmq
 from zmq.utils import z85
 
 from zlinkpy.security import RELOAD_SECONDS, HostKeys
+from zlinkpy.telemetry import get_logger
 
-log = logging.getLogger("zlinkpy.security")
+log = get_logger("zlinkpy.security")
 
 ENDPOINT = "inproc://zeromq.zap.01"
 _VERSION = b"1.0"

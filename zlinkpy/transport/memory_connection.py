@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, POST_LIMIT, Connection, ConnectionClosed, Sink
 from zlinkpy.transport.memory_end import MemoryBound, MemoryEnd
 from zlinkpy.transport.memory_network import Direction, Wire
@@ -16,7 +16,7 @@ from zlinkpy.transport.memory_network import Direction, Wire
 if TYPE_CHECKING:
     from zlinkpy.transport.memory_transport import MemoryTransport
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 
 class MemoryConnection(MemoryEnd[Connection]):

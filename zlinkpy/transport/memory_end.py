@@ -7,12 +7,12 @@ record.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import trio
 
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.curve import off_the_list
 from zlinkpy.transport.interface import LEFTOVERS_SECONDS, SinkOf
 from zlinkpy.transport.memory_network import Direction, Parcel, Wire
@@ -21,7 +21,7 @@ from zlinkpy.transport.rotation import Budgets, Turn
 if TYPE_CHECKING:
     from zlinkpy.transport.memory_transport import MemoryTransport
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 HandleT = TypeVar("HandleT")
 

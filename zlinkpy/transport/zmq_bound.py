@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -11,12 +10,13 @@ import zmq
 from attrs import frozen
 
 from zlinkpy.errors import InternalFailureError
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.curve import Curve, accepted_failure
 from zlinkpy.transport.monitor import Monitor, MonitorEvent
 from zlinkpy.transport.receive_stage import ReceiveStage
 from zlinkpy.transport.sockets import SocketFactory
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 # A closed socket without linger is gone in milliseconds. Past this time something is broken, and waiting on would hang
 # a shutdown without a word.

@@ -6,18 +6,18 @@ Sending happens frame by frame with `SNDMORE | NOBLOCK`: a third of the cost of 
 from __future__ import annotations
 
 import errno
-import logging
 from collections import deque
 from collections.abc import Sequence
 
 import trio
 import zmq
 
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.interface import POST_LIMIT, Connection, ConnectionClosed
 from zlinkpy.transport.receive_stage import ReceiveStage, Source
 from zlinkpy.transport.zmq_physical import Phase, Physical
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 # The first record of a scheduler pass leaves at once, so that a lone request waits for nobody; those that follow on the
 # same socket are submitted together when the pass is over. Submitting to an idle I/O thread wakes it, which costs more

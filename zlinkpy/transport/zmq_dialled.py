@@ -17,13 +17,13 @@ queue before the handshake nevertheless, because nothing is sent outside OPEN.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import zmq
 from attrs import frozen
 
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.curve import DialHandshake, HandshakeFailure
 from zlinkpy.transport.interface import DIAL_SECONDS, LEFTOVERS_SECONDS, Connection, ConnectionClosed, Sink, SinkOf
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
@@ -33,7 +33,7 @@ from zlinkpy.transport.sockets import SocketFactory
 from zlinkpy.transport.zmq_connection import PhysicalConnection
 from zlinkpy.transport.zmq_physical import HandleT, Phase, Physical
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 _MORE = int(zmq.SNDMORE | zmq.NOBLOCK)
 _LAST = int(zmq.NOBLOCK)

@@ -24,7 +24,6 @@ of a peer that is gone wait like those of a dialled connection.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -32,6 +31,7 @@ import trio
 import zmq
 from attrs import define
 
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.descriptors import shut_down, socket_identity
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, Connection, Sink
 from zlinkpy.transport.monitor import HANDSHAKE_FAILURES, MonitorEvent, descriptor_of, pending_events
@@ -41,7 +41,7 @@ from zlinkpy.transport.zmq_bound import Binding, BoundSocket
 from zlinkpy.transport.zmq_connection import PhysicalConnection
 from zlinkpy.transport.zmq_physical import Phase
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _POLLIN = int(zmq.POLLIN)

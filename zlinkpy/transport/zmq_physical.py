@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.curve import off_the_list
 from zlinkpy.transport.interface import SinkOf
 from zlinkpy.transport.receive_stage import ReceiveStage
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 HandleT = TypeVar("HandleT")
 """What its owner knows it as: a `Connection` or a `Subscription`."""

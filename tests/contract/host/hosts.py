@@ -207,6 +207,7 @@ class Lan:
             mesh.use_channel(CHANNEL)
         async with host.run() as rt:
             yield Node(name, host, rt, telemetry, got, ended)
+        assert telemetry.refused == []
 
     async def rows(self) -> list[bytes]:
         """The keys in the store, without the counter that outlives every host."""

@@ -196,15 +196,18 @@ class World:
         object_client: bool = False,
         timeout: float | None = None,
         meshes: Sequence[str] = (),
+        max_message_bytes: int = 0,
         **host_options: Any,
     ) -> AsyncIterator[Node]:
         """Run a host. `serves` maps channels to weights; `store` gives it a gate to the world's store."""
         host, telemetry, got, way = self.build(
             name, serves=serves, uses=uses, peers=peers, rid=rid, listen=listen, store=store, gate=gate,
-            object_client=object_client, timeout=timeout, meshes=meshes, **host_options,
+            object_client=object_client, timeout=timeout, meshes=meshes, max_message_bytes=max_message_bytes,
+            **host_options,
         )  # fmt: skip
         async with host.run() as rt:
             yield Node(name, host, rt, telemetry, way, got, self)
+        assert telemetry.refused == []
 
     def bare(self, name: str, way: Gate | None, **host_options: Any) -> tuple[zl.Host, InMemoryTelemetry]:
         """A host of this world that has nothing registered."""
@@ -236,14 +239,20 @@ class World:
         object_client: bool,
         timeout: float | None,
         meshes: Sequence[str],
+        max_message_bytes: int = 0,
         **host_options: Any,
     ) -> tuple[zl.Host, InMemoryTelemetry, list[Any], Gate | None]:
         way = gate or (Gate(self.store) if store else None)
         host, telemetry = self.bare(name, way, **host_options)
-        if way is None:
-            mesh = host.mesh(MESH, rid=rid or name, listen=listen, peers=peers, default_request_timeout=timeout)
-        else:
-            mesh = host.mesh(MESH, rid_prefix=name, listen=listen, peers=peers, default_request_timeout=timeout)
+        mesh = host.mesh(
+            MESH,
+            rid=(rid or name) if way is None else None,
+            rid_prefix=None if way is None else name,
+            listen=listen,
+            peers=peers,
+            default_request_timeout=timeout,
+            max_message_bytes=max_message_bytes,
+        )
         for other in meshes:
             host.mesh(other)
         got, echo, note = handlers_of(name)

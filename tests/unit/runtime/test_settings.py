@@ -57,6 +57,7 @@ peers = [
 ]
 default_request_timeout = 0.5
 placement_weight = 0
+max_message_bytes = 3_000_000
 
 [mesh."tic.tac"]
 listen = "tcp://127.0.0.1:0"
@@ -100,6 +101,7 @@ def test_every_key_of_a_file_is_typed(file: Path) -> None:
         peers=("tcp://10.0.0.5:7001", "tcp://10.0.0.6:7001"),
         default_request_timeout=0.5,
         placement_weight=0,
+        max_message_bytes=3_000_000,
     )
     assert settings.mesh["tic.tac"] == MeshSettings(listen="tcp://127.0.0.1:0")
     assert settings.job_queue.over(JobQueueOptions()) == JobQueueOptions(
@@ -306,6 +308,11 @@ def test_a_section_with_everything_commented_out_is_empty_and_no_error(file: Pat
         ("mesh.play.peers = ['']", "mesh.play.peers", "['']", "a list of endpoints"),
         ("mesh.play.peers = [1]", "mesh.play.peers", "[1]", "a list of endpoints"),
         ("mesh.play.placement_weight = 10001", "mesh.play.placement_weight", "10001", "in 0..10000"),
+        ("mesh.play.max_message_bytes = 2097151", "mesh.play.max_message_bytes", "2097151", "0 for no bound, or"),
+        ("mesh.play.max_message_bytes = 4294967296", "mesh.play.max_message_bytes", "4294967296", "in 2097152..4294"),
+        ("mesh.play.max_message_bytes = -1", "mesh.play.max_message_bytes", "-1", "0 for no bound, or"),
+        ("mesh.play.max_message_bytes = false", "mesh.play.max_message_bytes", "False", "0 for no bound, or"),
+        ("mesh.play.max_message_bytes = 0.0", "mesh.play.max_message_bytes", "0.0", "0 for no bound, or"),
     ],
 )
 def test_a_bad_value_is_named_with_key_place_and_expectation(

@@ -323,6 +323,7 @@ async def test_a_draining_node_takes_no_new_call_and_finishes_the_accepted_ones(
             RuntimeState.DRAINING
         )
         assert other.targets == 0
+        assert link.n.targets == 0
         with refused(UnavailableError):
             await other.echo()
         with pytest.raises(ShuttingDownError):

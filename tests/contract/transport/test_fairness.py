@@ -123,7 +123,7 @@ async def test_a_turn_ends_at_its_time(world: World, clock: MockClock) -> None:
         assert max(host.ledger.per_rotation("P")) == 3
 
 
-@pytest.mark.contract("LV-113")
+@pytest.mark.contract("LV-113", "SA-238")
 async def test_the_next_rotation_starts_behind_the_connection_that_stopped(world: World, clock: MockClock) -> None:
     async with AsyncExitStack() as stack:
         # One record uses up the time of a whole rotation, so every rotation stops at the first connection it serves.

@@ -21,19 +21,22 @@ from attrs import define, field, frozen
 
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.location import (
+    Descriptor,
     DescriptorPublisher,
+    Interest,
     LeaseDriver,
     LeaseEvent,
     LeaseEventKind,
     LocationOptions,
-    MeshDiscovery,
     MeshNodeDescriptor,
     OwnerLease,
+    ServiceDiscovery,
     Snapshot,
     StoreHealth,
     keys,
+    nodes_around,
 )
-from zlinkpy.location.descriptors import decode_mesh_node, encode_mesh_node
+from zlinkpy.location.descriptors import decode_mesh_node
 from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.rows import LeaseRow, decode_lease
 from zlinkpy.location.store import (
@@ -55,6 +58,7 @@ from zlinkpy.wire import RuntimeState
 OPTIONS = LocationOptions()
 MESH = "main"
 T = TypeVar("T")
+DescriptorT = TypeVar("DescriptorT", bound=Descriptor)
 
 
 @frozen
@@ -183,14 +187,14 @@ class Host:
     gate: Gate
     lease: OwnerLease
     publisher: DescriptorPublisher
-    discovery: MeshDiscovery
+    discovery: ServiceDiscovery[Any]
     health: StoreHealth
-    own: MeshNodeDescriptor
+    own: Descriptor
     events: list[tuple[float, LeaseEvent]] = field(factory=list)
-    snapshots: list[tuple[float, Snapshot]] = field(factory=list)
+    snapshots: list[tuple[float, Snapshot[Any]]] = field(factory=list)
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot[Any]:
         return self.discovery.snapshot
 
     @property
@@ -207,24 +211,24 @@ async def host(
     rid: str,
     *,
     options: LocationOptions = OPTIONS,
-    own: MeshNodeDescriptor | None = None,
+    own: Descriptor | None = None,
     publish: bool = True,
     discover: bool = True,
     gate: Gate | None = None,
 ) -> AsyncIterator[Host]:
-    """Run one host on the loop; leaving stops it in order."""
+    """Run one host on the loop; leaving stops it in order. It lists the others of the kind that `own` is of."""
     way = gate or Gate(store)
     health = StoreHealth(options.store_failure_grace)
-    descriptor = own or node(rid)
+    descriptor: Descriptor = own or node(rid)
     lease = OwnerLease(way, options, SeededEntropy(rid), driver=LeaseDriver.LOOP, health=health)
     events: list[tuple[float, LeaseEvent]] = []
-    snapshots: list[tuple[float, Snapshot]] = []
+    snapshots: list[tuple[float, Snapshot[Any]]] = []
     lease.on_change(lambda event: events.append((trio.current_time(), event)))
     async with lease, DescriptorPublisher(way, lease, options, health=health) as publisher:
-        discovery = MeshDiscovery(
+        discovery = ServiceDiscovery(
             way,
             options,
-            descriptor,
+            others(descriptor),
             lambda snapshot: snapshots.append((trio.current_time(), snapshot)),
             lease=lease,
             health=health,
@@ -265,26 +269,33 @@ async def until(ready: Callable[[], bool], seconds: float) -> None:
 
 async def plant(
     store: MemoryStore,
-    descriptor: MeshNodeDescriptor,
+    descriptor: DescriptorT,
     *,
     generation: int = 1,
     ttl_ms: int | None = 15_000,
     lease: bool = True,
-) -> MeshNodeDescriptor:
+) -> DescriptorT:
     """A descriptor and its lease as another host would have left them; owner id = rid."""
     row = descriptor.signed(1, descriptor.rid, generation)
-    await put(store, keys.mesh_node(descriptor.mesh_name, descriptor.rid), encode_mesh_node(row, 0))
+    await put(store, row.kind.key_of(row), row.kind.encode(row, 0))
     if lease:
         await put(store, keys.owner_lease(descriptor.rid), LeaseRow(descriptor.rid, generation).encode(), ttl_ms)
     return row
 
 
-def discovery(store: object, own: MeshNodeDescriptor | None = None, **more: object) -> MeshDiscovery:
+def others(own: Descriptor) -> Interest[Any]:
+    """Everybody else of the kind and scope of `own`."""
+    if isinstance(own, MeshNodeDescriptor):
+        return nodes_around(own)
+    return Interest(kind=own.kind, scope=own.scope, own_rid=own.rid)
+
+
+def discovery(store: object, own: Descriptor | None = None, **more: object) -> ServiceDiscovery[Any]:
     options = more.pop("options", OPTIONS)
-    return MeshDiscovery(store, options, own or node("me"), lambda snapshot: None, **more)  # type: ignore[arg-type]
+    return ServiceDiscovery(store, options, others(own or node("me")), lambda snapshot: None, **more)  # type: ignore[arg-type]
 
 
-def rids(snapshot: Snapshot) -> list[str]:
+def rids(snapshot: Snapshot[Any]) -> list[str]:
     return [candidate.rid for candidate in snapshot.candidates]
 
 

@@ -23,6 +23,7 @@ from tests.location_hosts import (
     stored_node,
     until,
 )
+from tests.location_kinds import CHANNEL, NODE, PUBLISHER, SERVER, Subject, channel_kinds, every_kind
 from zlinkpy.entropy import SeededEntropy, SystemEntropy
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
 from zlinkpy.location import (
@@ -30,18 +31,14 @@ from zlinkpy.location import (
     GenerationExhausted,
     LeaseDriver,
     LocationOptions,
-    MeshNodeDescriptor,
-    NodeCapacity,
-    ObjectCapability,
     OwnerLease,
     StoreOperation,
-    Usage,
     keys,
 )
-from zlinkpy.location.descriptors import decode_mesh_node, encode_mesh_node
+from zlinkpy.location.descriptors import encode_mesh_node
 from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.rows import EntryClaimRow, LeaseRow
-from zlinkpy.location.store import Delete, Found, IfMissing, IfValue, IfVersion, Missing, Put, StoreCorruption
+from zlinkpy.location.store import Delete, Found, IfMissing, IfValue, IfVersion, Missing, StoreCorruption
 from zlinkpy.mesh.identity import automatic_rid, check_prefix
 from zlinkpy.wire import ObjectRole, RuntimeState
 
@@ -50,43 +47,37 @@ A = keys.mesh_node(MESH, "a")
 LOSSES = ["swallow", "mute", "cut", "hang"]
 
 
-def sent_rows(gate: Gate) -> list[MeshNodeDescriptor]:
-    """Every descriptor row that was sent, in order, whether or not it arrived."""
-    return [
-        decode_mesh_node(mutation.value)
-        for call in gate.writes(NODES)
-        for mutation in call.mutations
-        if isinstance(mutation, Put) and mutation.key.startswith(NODES)
-    ]
-
-
 async def hold(store: MemoryStore, owner_id: str, generation: int, ttl_ms: int | None = 15_000) -> None:
     """A lease row of somebody else."""
     await put(store, keys.owner_lease(owner_id), LeaseRow(owner_id, generation).encode(), ttl_ms)
 
 
 @pytest.mark.contract("LO-130")
-async def test_the_first_publication_is_complete_durable_and_conditioned(autojump_clock: object) -> None:
+@every_kind
+async def test_the_first_publication_is_complete_durable_and_conditioned(
+    autojump_clock: object, subject: Subject
+) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate, discover=False) as running:
-        (call,) = gate.writes(NODES)
+    async with host(store, "a", own=subject.describe("a"), gate=gate, discover=False) as running:
+        (call,) = gate.writes(subject.prefix)
         lease_key, row = keys.owner_lease(running.lease.owner_id), running.lease.row
-        assert set(call.conditions) == {IfMissing(A), IfValue(lease_key, row or b"")}
-        found = await store.read(A)
+        assert set(call.conditions) == {IfMissing(subject.key("a")), IfValue(lease_key, row or b"")}
+        found = await store.read(subject.key("a"))
         assert isinstance(found, Found)
         assert found.expires_at is None
-        stored = decode_mesh_node(found.value)
+        stored = subject.kind.decode(found.value)
         assert stored == running.own.signed(1, running.lease.owner_id, running.lease.lease_generation or 0)
 
 
 @pytest.mark.contract("LO-130")
-async def test_an_endpoint_nobody_can_dial_is_refused_before_any_call(autojump_clock: object) -> None:
+@every_kind
+async def test_an_endpoint_nobody_can_dial_is_refused_before_any_call(autojump_clock: object, subject: Subject) -> None:
     gate = Gate(MemoryStore())
     with pytest.raises(ConfigurationError, match="cannot be dialled"):
-        async with host(gate.store, "a", gate=gate, own=node("a", endpoint="tcp://10.0.0.1:0")):
+        async with host(gate.store, "a", gate=gate, own=subject.describe("a", endpoint="tcp://10.0.0.1:0")):
             raise AssertionError("the host must not start")
-    assert gate.writes(NODES) == []
+    assert gate.writes(subject.prefix) == []
 
 
 @pytest.mark.contract("LO-131")
@@ -122,7 +113,7 @@ async def test_an_entry_spot_id_of_a_live_owner_is_a_configuration_error(autojum
     found = await store.read(keys.entry_spot("a-entry"))
     assert isinstance(found, Found)
     assert found.value == claim
-    assert len(sent_rows(gate)) == 1
+    assert len(NODE.sent(gate)) == 1
 
 
 @pytest.mark.contract("LO-148", "LO-131")
@@ -139,7 +130,33 @@ async def test_a_rid_of_a_live_owner_is_a_configuration_error(autojump_clock: ob
     assert isinstance(found, Found)
     assert found.value == taken
     assert isinstance(await store.read(keys.entry_spot("a-entry")), Missing)
-    assert len(sent_rows(gate)) == 1
+    assert len(NODE.sent(gate)) == 1
+
+
+@pytest.mark.contract("LO-148")
+@channel_kinds
+async def test_a_rid_of_a_live_provider_is_a_configuration_error(autojump_clock: object, subject: Subject) -> None:
+    store = MemoryStore()
+    await hold(store, "other", 9)
+    taken = subject.kind.encode(subject.describe("a", lifecycle_generation=3).signed(4, "other", 9), 0)
+    await put(store, subject.key("a"), taken)
+    gate = Gate(store)
+    with pytest.raises(ConfigurationError, match=f"routing id a of channel {CHANNEL}"):
+        async with host(store, "a", gate=gate, own=subject.describe("a")):
+            raise AssertionError("the host must not start")
+    found = await store.read(subject.key("a"))
+    assert isinstance(found, Found)
+    assert found.value == taken
+    assert len(subject.sent(gate)) == 1
+
+
+@channel_kinds
+async def test_a_rid_of_a_dead_provider_is_taken_over(autojump_clock: object, subject: Subject) -> None:
+    store = MemoryStore()
+    await put(store, subject.key("a"), subject.kind.encode(subject.describe("a").signed(4, "other", 9), 0))
+    async with host(store, "a", own=subject.describe("a")) as running:
+        stored = await subject.stored(store, "a")
+        assert (stored.owner_id, stored.descriptor_revision) == (running.lease.owner_id, 1)
 
 
 async def test_ids_of_a_dead_owner_are_taken_over_unless_it_comes_back(autojump_clock: object) -> None:
@@ -164,33 +181,36 @@ async def test_ids_of_a_dead_owner_are_taken_over_unless_it_comes_back(autojump_
 
 
 @pytest.mark.contract("LO-133")
-async def test_a_change_is_published_at_once_and_only_a_change(autojump_clock: object) -> None:
+@every_kind
+async def test_a_change_is_published_at_once_and_only_a_change(autojump_clock: object, subject: Subject) -> None:
     options = evolve(OPTIONS, polling_interval=60.0)
     store = MemoryStore()
     gate = Gate(store)
-    own = node("a", channel_weights={"chat": 100})
+    own = subject.describe("a")
     async with (
         host(store, "a", gate=gate, own=own, options=options) as running,
-        host(store, "b") as reader,
+        host(store, "b", own=subject.describe("b")) as reader,
     ):
         await trio.sleep_until(10.5)
-        running.publisher.update(evolve(own, channel_weights={"chat": 7}))
+        other = subject.vary(own, 1)
+        running.publisher.update(other)
         await trio.testing.wait_all_tasks_blocked()
-        assert [row.descriptor_revision for row in sent_rows(gate)] == [1, 2]
-        assert gate.writes(NODES)[-1].at == 10.5
-        await until(lambda: reader.snapshot.candidates[0].descriptor.channel_weights == {"chat": 7}, 2)
+        assert [row.descriptor_revision for row in subject.sent(gate)] == [1, 2]
+        assert gate.writes(subject.prefix)[-1].at == 10.5
+        await until(lambda: subject.kind.same_content(reader.snapshot.candidates[0].descriptor, other), 2)
         await trio.sleep_until(200)
         assert running.publisher.revision == 2
-        assert len(sent_rows(gate)) == 2
+        assert len(subject.sent(gate)) == 2
 
 
 @pytest.mark.contract("LO-134")
-async def test_a_replay_writes_nothing_however_often(autojump_clock: object) -> None:
+@every_kind
+async def test_a_replay_writes_nothing_however_often(autojump_clock: object, subject: Subject) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate, discover=False) as running:
+    async with host(store, "a", own=subject.describe("a"), gate=gate, discover=False) as running:
         first = running.own
-        second = evolve(first, placement_weight=1)
+        second = subject.vary(first, 1)
         running.publisher.update(second)
         assert await running.publisher.settled()
         seen = len(gate.calls)
@@ -204,40 +224,44 @@ async def test_a_replay_writes_nothing_however_often(autojump_clock: object) -> 
 
 
 @pytest.mark.contract("LO-134")
-async def test_a_stored_revision_that_is_higher_is_kept(autojump_clock: object) -> None:
+@every_kind
+async def test_a_stored_revision_that_is_higher_is_kept(autojump_clock: object, subject: Subject) -> None:
     store = MemoryStore()
-    async with host(store, "a", discover=False) as running:
-        stored = await stored_node(store, "a")
+    async with host(store, "a", own=subject.describe("a"), discover=False) as running:
+        stored = await subject.stored(store, "a")
         assert stored is not None
-        ahead = encode_mesh_node(evolve(stored, descriptor_revision=40, placement_weight=9), 0)
-        await put(store, A, ahead)
-        running.publisher.update(evolve(running.own, placement_weight=9))
+        ahead = subject.kind.encode(evolve(subject.vary(stored, 9), descriptor_revision=40), 0)
+        await put(store, subject.key("a"), ahead)
+        running.publisher.update(subject.vary(running.own, 9))
         assert await running.publisher.settled()
-        found = await store.read(A)
+        found = await store.read(subject.key("a"))
         assert isinstance(found, Found)
         assert found.value == ahead
         assert running.publisher.revision == 40
-        running.publisher.update(evolve(running.own, placement_weight=10))
+        running.publisher.update(subject.vary(running.own, 10))
         assert await running.publisher.settled()
         assert running.publisher.revision == 41
 
 
 @pytest.mark.contract("LO-135")
 @pytest.mark.parametrize("loss", ["mute", "hang", "swallow", "cut", "refuse"])
-async def test_of_ten_changes_behind_a_stuck_publication_the_last_is_stored(autojump_clock: object, loss: str) -> None:
+@every_kind
+async def test_of_ten_changes_behind_a_stuck_publication_the_last_is_stored(
+    autojump_clock: object, subject: Subject, loss: str
+) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate, discover=False) as running:
-        gate.rule = only(loss, key=NODES, operation="write", times=2)
+    async with host(store, "a", own=subject.describe("a"), gate=gate, discover=False) as running:
+        gate.rule = only(loss, key=subject.prefix, operation="write", times=2)
         gate.delay = 0.3
-        for weight in range(10):
-            running.publisher.update(evolve(running.own, placement_weight=weight))
+        for number in range(10):
+            running.publisher.update(subject.vary(running.own, number))
             await trio.sleep(0.01)
         await until(lambda: running.publisher.is_current, 8)
-        stored = await stored_node(store, "a")
+        stored = await subject.stored(store, "a")
         assert stored is not None
-        assert stored.placement_weight == 9
-        rows = [(row.descriptor_revision, row.placement_weight) for row in sent_rows(gate)]
+        assert subject.kind.same_content(stored, subject.vary(running.own, 9))
+        rows = [(row.descriptor_revision, repr(row)) for row in subject.sent(gate)]
         assert [revision for revision, _ in rows] == sorted(revision for revision, _ in rows)
         assert len({revision for revision, _ in rows}) == len(set(rows))
         assert stored.descriptor_revision == rows[-1][0]
@@ -246,109 +270,100 @@ async def test_of_ten_changes_behind_a_stuck_publication_the_last_is_stored(auto
 
 
 @pytest.mark.contract("LO-136")
-async def test_the_last_revision_ends_publishing(autojump_clock: object) -> None:
+@every_kind
+async def test_the_last_revision_ends_publishing(autojump_clock: object, subject: Subject) -> None:
     store = MemoryStore()
     gate = Gate(store)
     failures: list[Exception] = []
-    async with host(store, "a", gate=gate, discover=False) as running:
+    async with host(store, "a", own=subject.describe("a"), gate=gate, discover=False) as running:
         running.publisher.on_failure(failures.append)
-        stored = await stored_node(store, "a")
+        stored = await subject.stored(store, "a")
         assert stored is not None
-        await put(store, A, encode_mesh_node(evolve(stored, descriptor_revision=2**63 - 1), 0))
-        running.publisher.update(evolve(running.own, placement_weight=1))
+        await put(store, subject.key("a"), subject.kind.encode(evolve(stored, descriptor_revision=2**63 - 1), 0))
+        running.publisher.update(subject.vary(running.own, 1))
         with pytest.raises(GenerationExhausted):
             await running.publisher.settled()
         assert [type(failure) for failure in failures] == [GenerationExhausted]
-        seen = len(gate.calls)
-        running.publisher.update(evolve(running.own, placement_weight=2))
+        seen = len(gate.writes(subject.prefix))
+        running.publisher.update(subject.vary(running.own, 2))
         await trio.sleep(4)
-        assert len(gate.writes(NODES)) == len([call for call in gate.calls[:seen] if A in call.written])
-
-
-@pytest.mark.contract("LO-137")
-async def test_counts_alone_are_published_with_the_next_change_only(autojump_clock: object) -> None:
-    store = MemoryStore()
-    gate = Gate(store)
-    own = node("a", capacity=NodeCapacity(actors=Usage(limit=10)))
-    busy = evolve(own, capacity=NodeCapacity(actors=Usage(3, 1, 10), activations_active=2))
-    async with host(store, "a", gate=gate, own=own, discover=False) as running:
-        running.publisher.update(busy)
-        assert await running.publisher.settled()
-        await trio.sleep(3)
-        assert len(sent_rows(gate)) == 1
-        running.publisher.update(evolve(busy, placement_weight=1))
-        assert await running.publisher.settled()
-        assert sent_rows(gate)[-1].capacity == busy.capacity
-
-
-IDENTITY = {
-    "endpoint": "tcp://10.0.0.1:9999",
-    "rid": "b",
-    "mesh_name": "other",
-    "lifecycle_generation": 8,
-    "channel_weights": {"chat": 1, "jobs": 1},
-    "object_role": ObjectRole.CLIENT,
-    "object_capabilities": (ObjectCapability("actor", "user"),),
-    "capacity": NodeCapacity(actors=Usage(limit=11)),
-    "entry_spot_id": "a-entry",
-    "security_identity": "curve",
-    "application_version": 2,
-}
-MUTABLE = {
-    "state": RuntimeState.RELOCATING,
-    "channel_weights": {"chat": 2},
-    "placement_weight": 1,
-    "maintenance_wave": "w2",
-}
-
-
-@pytest.mark.contract("LO-138")
-@pytest.mark.parametrize("name", IDENTITY)
-async def test_identity_cannot_change_under_one_key(autojump_clock: object, name: str) -> None:
-    store = MemoryStore()
-    gate = Gate(store)
-    own = node("a", channel_weights={"chat": 1}, application_version=1, capacity=NodeCapacity(actors=Usage(limit=10)))
-    async with host(store, "a", gate=gate, own=own, discover=False) as running:
-        with pytest.raises(InvalidOperationError, match=name):
-            running.publisher.update(evolve(own, **{name: IDENTITY[name]}))
-        await trio.sleep(3)
-        assert len(sent_rows(gate)) == 1
-
-
-@pytest.mark.contract("LO-138")
-@pytest.mark.parametrize("name", MUTABLE)
-async def test_what_may_change_is_published(autojump_clock: object, name: str) -> None:
-    store = MemoryStore()
-    own = node("a", channel_weights={"chat": 1})
-    async with host(store, "a", own=own, discover=False) as running:
-        running.publisher.update(evolve(own, **{name: MUTABLE[name]}))
-        assert await running.publisher.settled()
-        stored = await stored_node(store, "a")
-        assert stored is not None
-        assert getattr(stored, name) == MUTABLE[name]
-        assert stored.descriptor_revision == 2
+        assert len(gate.writes(subject.prefix)) == seen
 
 
 @pytest.mark.contract("LO-142")
-async def test_draining_is_awaited_and_nothing_is_waited_for_afterwards(autojump_clock: object) -> None:
+@every_kind
+async def test_draining_is_awaited_and_nothing_is_waited_for_afterwards(
+    autojump_clock: object, subject: Subject
+) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate, discover=False) as running:
+    async with host(store, "a", own=subject.describe("a"), gate=gate, discover=False) as running:
         gate.delay = 0.5
         running.publisher.update(evolve(running.own, state=RuntimeState.DRAINING))
         assert await running.publisher.settled()
         assert trio.current_time() == pytest.approx(0.5)
-        stored = await stored_node(store, "a")
+        stored = await subject.stored(store, "a")
         assert stored is not None
         assert stored.state is RuntimeState.DRAINING
 
 
-@pytest.mark.contract("LO-142")
-@pytest.mark.parametrize(("loss", "bound"), [("refuse", 0.0), ("cut", 0.0), ("hang", 3.0)])
-async def test_a_draining_that_cannot_be_published_is_reported(autojump_clock: object, loss: str, bound: float) -> None:
+CHANNEL_IDENTITY = {
+    "endpoint": "tcp://10.0.0.1:9999",
+    "rid": "b",
+    "channel_name": "other",
+    "lifecycle_generation": 8,
+    "security_identity": "curve",
+}
+
+
+@pytest.mark.contract("LO-138")
+@channel_kinds
+@pytest.mark.parametrize("name", CHANNEL_IDENTITY)
+async def test_identity_of_a_channel_provider_cannot_change_under_one_key(
+    autojump_clock: object, subject: Subject, name: str
+) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate, discover=False) as running:
+    own = subject.describe("a")
+    async with host(store, "a", gate=gate, own=own, discover=False) as running:
+        with pytest.raises(InvalidOperationError, match=name):
+            running.publisher.update(evolve(own, **{name: CHANNEL_IDENTITY[name]}))
+        with pytest.raises(InvalidOperationError, match="kind"):
+            running.publisher.update(node("a"))
+        await trio.sleep(3)
+        assert len(subject.sent(gate)) == 1
+
+
+@pytest.mark.contract("LO-138")
+@pytest.mark.parametrize(
+    ("subject", "change"),
+    [
+        (SERVER, {"state": RuntimeState.RELOCATING}),
+        (SERVER, {"weight": 0}),
+        (PUBLISHER, {"state": RuntimeState.DRAINING}),
+    ],
+)
+async def test_what_may_change_of_a_channel_provider_is_published(
+    autojump_clock: object, subject: Subject, change: dict[str, object]
+) -> None:
+    store = MemoryStore()
+    own = subject.describe("a")
+    async with host(store, "a", own=own, discover=False) as running:
+        running.publisher.update(evolve(own, **change))
+        assert await running.publisher.settled()
+        signed = evolve(own, **change).signed(2, running.lease.owner_id, running.lease.lease_generation)
+        assert await subject.stored(store, "a") == signed
+
+
+@pytest.mark.contract("LO-142")
+@pytest.mark.parametrize(("loss", "bound"), [("refuse", 0.0), ("cut", 0.0), ("hang", 3.0)])
+@every_kind
+async def test_a_draining_that_cannot_be_published_is_reported(
+    autojump_clock: object, subject: Subject, loss: str, bound: float
+) -> None:
+    store = MemoryStore()
+    gate = Gate(store)
+    async with host(store, "a", own=subject.describe("a"), gate=gate, discover=False) as running:
         await trio.sleep(2)
         gate.rule = every(loss)
         running.publisher.update(evolve(running.own, state=RuntimeState.DRAINING))
@@ -382,35 +397,60 @@ async def test_removal_is_conditioned_on_version_and_lease(autojump_clock: objec
 
 
 @pytest.mark.contract("LO-144")
-async def test_a_row_replaced_by_another_lifecycle_is_left(autojump_clock: object) -> None:
+@channel_kinds
+async def test_removal_of_a_provider_is_conditioned_on_version_and_lease(
+    autojump_clock: object, subject: Subject
+) -> None:
     store = MemoryStore()
-    async with host(store, "a", discover=False):
-        other = encode_mesh_node(node("a", lifecycle_generation=8).signed(1, "other", 9), 0)
-        await put(store, A, other)
-    found = await store.read(A)
+    gate = Gate(store)
+    async with host(store, "a", gate=gate, own=subject.describe("a"), discover=False) as running:
+        found = await store.read(subject.key("a"))
+        assert isinstance(found, Found)
+        lease_key, row = keys.owner_lease(running.lease.owner_id), running.lease.row or b""
+        await running.publisher.remove()
+        call = gate.writes(subject.prefix)[-1]
+        assert set(call.conditions) == {IfVersion(subject.key("a"), found.version), IfValue(lease_key, row)}
+        assert call.mutations == (Delete(subject.key("a")),)
+        assert await subject.stored(store, "a") is None
+
+
+@pytest.mark.contract("LO-144")
+@every_kind
+async def test_a_row_replaced_by_another_lifecycle_is_left(autojump_clock: object, subject: Subject) -> None:
+    store = MemoryStore()
+    async with host(store, "a", own=subject.describe("a"), discover=False):
+        other = subject.kind.encode(subject.describe("a", lifecycle_generation=8).signed(1, "other", 9), 0)
+        await put(store, subject.key("a"), other)
+    found = await store.read(subject.key("a"))
     assert isinstance(found, Found)
     assert found.value == other
 
 
 @pytest.mark.contract("LO-145")
-async def test_a_killed_host_leaves_its_descriptor_and_nobody_deletes_it(autojump_clock: object) -> None:
+@every_kind
+async def test_a_killed_host_leaves_its_descriptor_and_nobody_deletes_it(
+    autojump_clock: object, subject: Subject
+) -> None:
     store = MemoryStore()
     gates = [Gate(store), Gate(store)]
-    async with host(store, "b", gate=gates[0]) as one, host(store, "c", gate=gates[1]):
+    async with (
+        host(store, "b", own=subject.describe("b"), gate=gates[0]) as one,
+        host(store, "c", own=subject.describe("c"), gate=gates[1]),
+    ):
         # A host that is killed ends without a single further call.
         dead = Gate(store)
-        async with host(store, "a", gate=dead) as killed:
+        async with host(store, "a", own=subject.describe("a"), gate=dead) as killed:
             owner = killed.lease.owner_id
             await trio.sleep(3)
             assert one.rids == ["a", "c"]
             dead.rule = every("hang")
-        assert await stored_node(store, "a") is not None
+        assert await subject.stored(store, "a") is not None
         await trio.sleep(12)
         assert await stored_lease(store, owner) is None
-        await trio.sleep(3600)
-        assert await stored_node(store, "a") is not None
+        await trio.sleep(1200)
+        assert await subject.stored(store, "a") is not None
         assert one.rids == ["c"]
-        assert all(A not in call.written for gate in gates for call in gate.calls)
+        assert all(subject.key("a") not in call.written for gate in gates for call in gate.calls)
 
 
 @pytest.mark.contract("LO-180")
@@ -428,7 +468,7 @@ async def test_a_publication_with_a_lost_answer_is_applied_once(autojump_clock: 
         running.publisher.update(evolve(own, placement_weight=1))
         assert await running.publisher.settled()
         assert running.publisher.revision == 2
-        rows = [row for row in sent_rows(gate) if row.descriptor_revision == 2]
+        rows = [row for row in NODE.sent(gate) if row.descriptor_revision == 2]
         assert len(rows) == (1 if loss in ("swallow", "mute") else 2)
         reads = [call.at for call in gate.reads(A)]
         assert len(reads) == 2
@@ -438,10 +478,13 @@ async def test_a_publication_with_a_lost_answer_is_applied_once(autojump_clock: 
 
 
 @pytest.mark.contract("LO-180")
-async def test_after_a_lost_answer_without_time_to_read_the_next_round_reads_first(autojump_clock: object) -> None:
+@every_kind
+async def test_after_a_lost_answer_without_time_to_read_the_next_round_reads_first(
+    autojump_clock: object, subject: Subject
+) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate, discover=False) as running:
+    async with host(store, "a", own=subject.describe("a"), gate=gate, discover=False) as running:
         asked = 0
 
         def rule(call: Call) -> str:
@@ -450,56 +493,43 @@ async def test_after_a_lost_answer_without_time_to_read_the_next_round_reads_fir
             return "mute" if asked == 1 else "hang" if asked == 2 else "pass"
 
         gate.rule = rule
-        running.publisher.update(evolve(running.own, placement_weight=1))
+        running.publisher.update(subject.vary(running.own, 1))
         assert not await running.publisher.settled()
         await until(lambda: running.publisher.is_current, 4)
-        assert [row.descriptor_revision for row in sent_rows(gate)] == [1, 2]
+        assert [row.descriptor_revision for row in subject.sent(gate)] == [1, 2]
         assert running.publisher.revision == 2
 
 
 @pytest.mark.contract("LO-183")
 @pytest.mark.parametrize("loss", LOSSES)
+@every_kind
 async def test_a_cancelled_host_knows_the_end_of_its_publication_before_it_leaves(
-    autojump_clock: object, loss: str
+    autojump_clock: object, subject: Subject, loss: str
 ) -> None:
     store = MemoryStore()
     gate = Gate(store)
     with trio.move_on_after(0.3) as scope:
-        async with host(store, "a", gate=gate, discover=False) as running:
+        async with host(store, "a", own=subject.describe("a"), gate=gate, discover=False) as running:
             gate.delay = 0.2
             await trio.sleep(0.2)
-            gate.rule = only(loss, key=NODES, operation="write", times=1)
-            running.publisher.update(evolve(running.own, placement_weight=1))
+            gate.rule = only(loss, key=subject.prefix, operation="write", times=1)
+            running.publisher.update(subject.vary(running.own, 1))
             await trio.sleep_forever()
     assert scope.cancelled_caught
-    assert await stored_node(store, "a") is None
+    assert await subject.stored(store, "a") is None
     assert await stored_lease(store, running.lease.owner_id) is None
     assert trio.current_time() <= 0.3 + 3 * OPTIONS.owner_lease_renew_timeout
     assert gate.running == 0
 
 
-@pytest.mark.contract("LO-081")
-async def test_too_many_capabilities_end_the_start_with_nothing_published(autojump_clock: object) -> None:
+@every_kind
+async def test_an_unreadable_row_under_the_own_key_ends_the_start(autojump_clock: object, subject: Subject) -> None:
     store = MemoryStore()
-    gate = Gate(store)
-    types = tuple(ObjectCapability("actor", f"t{n}") for n in range(1025))
-    with pytest.raises(ConfigurationError, match="1024"):
-        async with host(store, "a", gate=gate, own=node("a", object_capabilities=types)):
-            raise AssertionError("the host must not start")
-    assert gate.writes(NODES) == []
-    async with host(store, "a", gate=gate, own=node("a", object_capabilities=types[:-1])):
-        stored = await stored_node(store, "a")
-        assert stored is not None
-        assert stored.object_capabilities == types[:-1]
-
-
-async def test_an_unreadable_row_under_the_own_key_ends_the_start(autojump_clock: object) -> None:
-    store = MemoryStore()
-    await put(store, A, b"{}")
+    await put(store, subject.key("a"), b"{}")
     with pytest.raises(StoreCorruption):
-        async with host(store, "a"):
+        async with host(store, "a", own=subject.describe("a")):
             raise AssertionError("the host must not start")
-    found = await store.read(A)
+    found = await store.read(subject.key("a"))
     assert isinstance(found, Found)
     assert found.value == b"{}"
 
@@ -521,14 +551,17 @@ async def test_a_publisher_is_used_inside_its_block_and_once(autojump_clock: obj
             await publisher.__aenter__()
 
 
-async def test_a_lease_that_vanished_from_the_store_does_not_make_publishing_spin(autojump_clock: object) -> None:
+@every_kind
+async def test_a_lease_that_vanished_from_the_store_does_not_make_publishing_spin(
+    autojump_clock: object, subject: Subject
+) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate, discover=False) as running:
+    async with host(store, "a", own=subject.describe("a"), gate=gate, discover=False) as running:
         await store.write([], [Delete(keys.owner_lease(running.lease.owner_id))])
-        running.publisher.update(evolve(running.own, placement_weight=1))
+        running.publisher.update(subject.vary(running.own, 1))
         await trio.sleep_until(4.9)
-        assert len(gate.writes(NODES)) == 6
+        assert len(gate.writes(subject.prefix)) == 6
         await trio.sleep_until(5.5)
         assert running.publisher.revision == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import trio
@@ -22,13 +23,13 @@ from tests.location_hosts import (
     rids,
     until,
 )
+from tests.location_kinds import Subject, every_kind
 from zlinkpy.errors import UnavailableError
 from zlinkpy.location import (
     Snapshot,
     StoreOperation,
     keys,
 )
-from zlinkpy.location.descriptors import encode_mesh_node
 from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.rows import LeaseRow
 from zlinkpy.location.store import Delete, Expired, Page, Put, StoreCorruption
@@ -40,41 +41,44 @@ LEASES = b"owner-lease\0"
 
 @pytest.mark.contract("LO-150")
 @pytest.mark.parametrize("why", ["missing", "owner", "generation", "expired"])
+@every_kind
 async def test_a_descriptor_without_its_live_lease_is_not_listed(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, why: str
+    autojump_clock: trio.testing.MockClock, subject: Subject, nursery: trio.Nursery, why: str
 ) -> None:
     store = MemoryStore()
-    await plant(store, node("good"))
-    bad = await plant(store, node("bad"), generation=3, lease=why == "expired", ttl_ms=1000)
+    await plant(store, subject.describe("good"))
+    bad = await plant(store, subject.describe("bad"), generation=3, lease=why == "expired", ttl_ms=1000)
     if why == "generation":
         await put(store, keys.owner_lease("bad"), LeaseRow("bad", 4).encode(), 15_000)
     if why == "owner":
-        await put(store, keys.mesh_node(MESH, "bad"), encode_mesh_node(evolve(bad, owner_id="good"), 0))
+        await put(store, subject.key("bad"), subject.kind.encode(evolve(bad, owner_id="good"), 0))
     await trio.sleep(1)
-    snapshot = await nursery.start(discovery(store).run)
+    snapshot = await nursery.start(discovery(store, subject.describe("me")).run)
     assert rids(snapshot) == ["good"]
 
 
 @pytest.mark.contract("LO-151", "LO-150")
 @pytest.mark.parametrize(("left", "listed"), [(1, ["x"]), (0, [])])
+@every_kind
 async def test_one_millisecond_left_is_live_and_none_is_not(
-    autojump_clock: object, nursery: trio.Nursery, left: int, listed: list[str]
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery, left: int, listed: list[str]
 ) -> None:
     now = 1_000_000
     store = MemoryStore(clock=lambda: now)
-    await plant(store, node("x"), ttl_ms=5000)
+    await plant(store, subject.describe("x"), ttl_ms=5000)
     now += 5000 - left
-    assert rids(await nursery.start(discovery(store).run)) == listed
+    assert rids(await nursery.start(discovery(store, subject.describe("me")).run)) == listed
 
 
 @pytest.mark.contract("LO-152")
+@every_kind
 async def test_the_lease_is_judged_by_its_own_read_not_by_the_page(
-    autojump_clock: object, nursery: trio.Nursery
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery
 ) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    await plant(store, node("x"), ttl_ms=2000)
-    await plant(store, node("y"), ttl_ms=2000)
+    await plant(store, subject.describe("x"), ttl_ms=2000)
+    await plant(store, subject.describe("y"), ttl_ms=2000)
 
     async def slow_pages(call: Call) -> None:
         # The page says a time at which both leases were live; by the time they are read one is gone, one renewed.
@@ -84,18 +88,19 @@ async def test_the_lease_is_judged_by_its_own_read_not_by_the_page(
             await put(store, keys.owner_lease("y"), LeaseRow("y", 1).encode(), 15_000)
 
     gate.before = slow_pages
-    assert rids(await nursery.start(discovery(gate).run)) == ["y"]
+    assert rids(await nursery.start(discovery(gate, subject.describe("me")).run)) == ["y"]
 
 
 @pytest.mark.contract("LO-153", "LO-189")
+@every_kind
 async def test_a_candidate_is_selectable_until_its_local_deadline_without_a_read(
-    autojump_clock: object, nursery: trio.Nursery
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery
 ) -> None:
     store = MemoryStore()
     gate = Gate(store)
     gate.delay = 0.5
-    await plant(store, node("x"))
-    finder = discovery(gate)
+    await plant(store, subject.describe("x"))
+    finder = discovery(gate, subject.describe("me"))
     await nursery.start(finder.run)
     gate.rule = every("refuse")
     (candidate,) = finder.snapshot.candidates
@@ -112,39 +117,44 @@ async def test_a_candidate_is_selectable_until_its_local_deadline_without_a_read
 
 @pytest.mark.contract("LO-141")
 @pytest.mark.parametrize("state", list(RuntimeState))
+@every_kind
 async def test_only_a_serving_node_is_selectable(
-    autojump_clock: object, nursery: trio.Nursery, state: RuntimeState
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery, state: RuntimeState
 ) -> None:
     store = MemoryStore()
-    await plant(store, node("x", state=state))
-    snapshot = await nursery.start(discovery(store).run)
+    await plant(store, subject.describe("x", state=state))
+    snapshot = await nursery.start(discovery(store, subject.describe("me")).run)
     assert rids(snapshot) == ["x"]
     assert snapshot.candidates[0].is_selectable(trio.current_time()) is (state is RuntimeState.SERVING)
 
 
 @pytest.mark.contract("LO-154")
+@every_kind
 async def test_of_two_runs_on_one_endpoint_only_the_new_one_is_listed(
-    autojump_clock: object, nursery: trio.Nursery
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery
 ) -> None:
     store = MemoryStore()
-    await plant(store, node("z-old", port=7001), generation=4)
-    await plant(store, node("a-new", port=7001), generation=5, ttl_ms=60_000)
-    await plant(store, node("b-older", port=7001), generation=3)
-    finder = discovery(store)
+    await plant(store, subject.describe("z-old", port=7001), generation=4)
+    await plant(store, subject.describe("a-new", port=7001), generation=5, ttl_ms=60_000)
+    await plant(store, subject.describe("b-older", port=7001), generation=3)
+    finder = discovery(store, subject.describe("me"))
     assert rids(await nursery.start(finder.run)) == ["a-new"]
     await trio.sleep(20)
     assert rids(finder.snapshot) == ["a-new"]
 
 
 @pytest.mark.contract("LO-156")
-async def test_a_lease_without_expiry_freezes_the_snapshot(autojump_clock: object, nursery: trio.Nursery) -> None:
+@every_kind
+async def test_a_lease_without_expiry_freezes_the_snapshot(
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery
+) -> None:
     store = MemoryStore()
-    await plant(store, node("x"), ttl_ms=600_000)
-    finder = discovery(store)
+    await plant(store, subject.describe("x"), ttl_ms=600_000)
+    finder = discovery(store, subject.describe("me"))
     await nursery.start(finder.run)
-    await plant(store, node("bad"), ttl_ms=None)
-    await plant(store, node("new"), ttl_ms=600_000)
-    await store.write([], [Delete(keys.mesh_node(MESH, "x"))])
+    await plant(store, subject.describe("bad"), ttl_ms=None)
+    await plant(store, subject.describe("new"), ttl_ms=600_000)
+    await store.write([], [Delete(subject.key("x"))])
     await trio.sleep(5)
     assert rids(finder.snapshot) == ["x"]
     assert not finder.snapshot.store_ok
@@ -159,15 +169,16 @@ async def test_a_lease_without_expiry_freezes_the_snapshot(autojump_clock: objec
 
 @pytest.mark.contract("LO-156")
 @pytest.mark.parametrize("row", [b"{}", b"\xff"])
+@every_kind
 async def test_an_unreadable_descriptor_freezes_the_snapshot(
-    autojump_clock: object, nursery: trio.Nursery, row: bytes
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery, row: bytes
 ) -> None:
     store = MemoryStore()
-    await plant(store, node("x"), ttl_ms=600_000)
-    finder = discovery(store)
+    await plant(store, subject.describe("x"), ttl_ms=600_000)
+    finder = discovery(store, subject.describe("me"))
     await nursery.start(finder.run)
-    await put(store, keys.mesh_node(MESH, "bad"), row)
-    await plant(store, node("new"), ttl_ms=600_000)
+    await put(store, subject.key("bad"), row)
+    await plant(store, subject.describe("new"), ttl_ms=600_000)
     await trio.sleep(3)
     assert rids(finder.snapshot) == ["x"]
     assert finder.snapshot.operation is StoreOperation.DESCRIPTOR_READ
@@ -186,20 +197,24 @@ async def test_corruption_outside_the_candidates_changes_nothing(autojump_clock:
     assert snapshot.store_ok
 
 
-async def test_a_row_under_another_nodes_key_is_corruption(autojump_clock: object, nursery: trio.Nursery) -> None:
+@every_kind
+async def test_a_row_under_another_nodes_key_is_corruption(
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery
+) -> None:
     store = MemoryStore()
-    await put(store, keys.mesh_node(MESH, "x"), encode_mesh_node(node("y").signed(1, "y", 1), 0))
-    snapshot = await nursery.start(discovery(store).run)
+    await put(store, subject.key("x"), subject.kind.encode(subject.describe("y").signed(1, "y", 1), 0))
+    snapshot = await nursery.start(discovery(store, subject.describe("me")).run)
     assert snapshot.operation is StoreOperation.DESCRIPTOR_READ
 
 
 @pytest.mark.contract("LO-159")
+@every_kind
 async def test_a_descriptor_for_a_manual_endpoint_brings_its_whole_identity(
-    autojump_clock: object, nursery: trio.Nursery
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery
 ) -> None:
     store = MemoryStore()
-    await plant(store, node("x", port=7001, security_identity="curve:k", lifecycle_generation=99))
-    snapshot = await nursery.start(discovery(store).run)
+    await plant(store, subject.describe("x", port=7001, security_identity="curve:k", lifecycle_generation=99))
+    snapshot = await nursery.start(discovery(store, subject.describe("me")).run)
     found = snapshot.at_endpoint("tcp://10.0.0.1:7001")
     assert found is not None
     identity = (found.rid, found.descriptor.security_identity, found.descriptor.lifecycle_generation)
@@ -210,14 +225,17 @@ async def test_a_descriptor_for_a_manual_endpoint_brings_its_whole_identity(
 
 
 @pytest.mark.contract("LO-165")
-async def test_descriptors_are_read_every_second_and_news_is_told_within_two(autojump_clock: object) -> None:
+@every_kind
+async def test_descriptors_are_read_every_second_and_news_is_told_within_two(
+    autojump_clock: object, subject: Subject
+) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate) as running:
+    async with host(store, "a", own=subject.describe("a"), gate=gate) as running:
         await trio.sleep_until(10.5)
         scans = [call.at for call in gate.calls if call.operation == "scan"]
         assert scans == pytest.approx([float(n) for n in range(11)])
-        async with host(store, "b"):
+        async with host(store, "b", own=subject.describe("b")):
             await until(lambda: running.rids == ["b"], 2)
             at, snapshot = running.snapshots[-1]
             assert at <= 12.5
@@ -238,11 +256,12 @@ async def test_a_slow_poll_is_followed_at_once_and_never_overlapped(
 
 
 @pytest.mark.contract("LO-166")
+@every_kind
 async def test_a_change_between_two_pages_is_in_the_list_wholly_or_not_at_all(
-    autojump_clock: object, nursery: trio.Nursery
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery
 ) -> None:
     store = MemoryStore()
-    rows = [node(f"n{n:04}", port=10_000 + n) for n in range(1500)]
+    rows = [subject.describe(f"n{n:04}", port=10_000 + n) for n in range(1500)]
     for descriptor in rows:
         await plant(store, descriptor, ttl_ms=600_000)
     moved = False
@@ -254,18 +273,15 @@ async def test_a_change_between_two_pages_is_in_the_list_wholly_or_not_at_all(
                 moved = True
                 # One node of each page changes its state in one batch.
                 changed = [evolve(row, state=RuntimeState.DRAINING) for row in (rows[0], rows[1400])]
-                puts = [
-                    Put(keys.mesh_node(MESH, row.rid), encode_mesh_node(row.signed(2, row.rid, 1), 0))
-                    for row in changed
-                ]
+                puts = [Put(subject.key(row.rid), subject.kind.encode(row.signed(2, row.rid, 1), 0)) for row in changed]
                 await store.write([], puts)
             return await super().scan(prefix, cursor=cursor, limit=limit)
 
-    finder = discovery(Moving(store))
+    finder = discovery(Moving(store), subject.describe("me"))
     first = await nursery.start(finder.run)
     assert moved
 
-    def states(snapshot: Snapshot) -> set[RuntimeState]:
+    def states(snapshot: Snapshot[Any]) -> set[RuntimeState]:
         found = [snapshot.find("n0000"), snapshot.find("n1400")]
         return {candidate.descriptor.state for candidate in found if candidate is not None}
 
@@ -305,13 +321,14 @@ async def test_a_snapshot_that_expires_is_read_from_the_beginning(
 
 
 @pytest.mark.contract("LO-167")
-async def test_polls_alone_reach_every_state(autojump_clock: object) -> None:
+@every_kind
+async def test_polls_alone_reach_every_state(autojump_clock: object, subject: Subject) -> None:
     store = MemoryStore()
-    async with host(store, "a") as running:
-        await plant(store, node("x"), ttl_ms=60_000)
+    async with host(store, "a", own=subject.describe("a")) as running:
+        await plant(store, subject.describe("x"), ttl_ms=60_000)
         await trio.sleep(1.1)
         assert running.rids == ["x"]
-        await store.write([], [Delete(keys.mesh_node(MESH, "x"))])
+        await store.write([], [Delete(subject.key("x"))])
         await trio.sleep(1.1)
         assert running.rids == []
 
@@ -360,14 +377,15 @@ async def test_a_dead_client_is_not_shown_as_not_required(autojump_clock: object
 
 @pytest.mark.contract("LO-170")
 @pytest.mark.parametrize("lifecycle", [1, 2**63 - 1])
+@every_kind
 async def test_another_lifecycle_replaces_the_candidate_whichever_is_larger(
-    autojump_clock: object, nursery: trio.Nursery, lifecycle: int
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery, lifecycle: int
 ) -> None:
     store = MemoryStore()
-    await plant(store, node("x", lifecycle_generation=500), ttl_ms=60_000)
-    finder = discovery(store)
+    await plant(store, subject.describe("x", lifecycle_generation=500), ttl_ms=60_000)
+    finder = discovery(store, subject.describe("me"))
     await nursery.start(finder.run)
-    await plant(store, node("x", lifecycle_generation=lifecycle), generation=2, ttl_ms=60_000)
+    await plant(store, subject.describe("x", lifecycle_generation=lifecycle), generation=2, ttl_ms=60_000)
     await trio.sleep(1.1)
     (candidate,) = finder.snapshot.candidates
     assert candidate.descriptor.lifecycle_generation == lifecycle
@@ -413,10 +431,13 @@ async def test_a_poll_of_200_hosts_is_two_round_trips_and_little_work(
     assert best < 0.05
 
 
-async def test_a_dead_lease_is_read_again_at_every_poll(autojump_clock: object, nursery: trio.Nursery) -> None:
+@every_kind
+async def test_a_dead_lease_is_read_again_at_every_poll(
+    autojump_clock: object, subject: Subject, nursery: trio.Nursery
+) -> None:
     store = MemoryStore()
-    await plant(store, node("x"), lease=False)
-    finder = discovery(store)
+    await plant(store, subject.describe("x"), lease=False)
+    finder = discovery(store, subject.describe("me"))
     await nursery.start(finder.run)
     await put(store, keys.owner_lease("x"), LeaseRow("x", 1).encode(), 15_000)
     await trio.sleep(1.1)

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
+from click.testing import CliRunner
 
 import zlinkpy as zl
 from tests.contract.host.hosts import CHANNEL, MESH
+from tests.location_hosts import node, plant, put
+from tests.location_kinds import CHANNEL as CHANNEL_NAME
+from tests.location_kinds import Subject, channel_kinds, publisher, server
+from tests.location_server import TestServer, valkey, valkey_session  # noqa: F401
+from zlinkpy.cli import main
 from zlinkpy.entropy import SystemEntropy
-from zlinkpy.location import DescriptorPublisher, LeaseDriver, LocationOptions, MeshNodeDescriptor, OwnerLease, keys
+from zlinkpy.location import (
+    DescriptorPublisher,
+    LeaseDriver,
+    LocationOptions,
+    MeshNodeDescriptor,
+    OwnerLease,
+    keys,
+    open_store,
+)
 from zlinkpy.location.directory import list_nodes
-from zlinkpy.location.maintenance import clean_nodes
+from zlinkpy.location.maintenance import clean_store
 from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.rows import LeaseRow
 from zlinkpy.location.store import Applied, Conflict, Found, Put
@@ -43,11 +59,44 @@ async def test_only_rows_of_nodes_without_a_lease_go(autojump_clock: object) -> 
     )
     host.mesh(MESH, listen="tcp://a:0").serve_channel(CHANNEL)
     async with host.run() as rt:
-        cleaned = await clean_nodes(store, MESH)
+        cleaned = await clean_store(store, mesh=MESH)
         assert [node.rid for node in cleaned.removed] == ["dead"]
         assert cleaned.kept == ()
         assert {node.rid for node in (await list_nodes(store)).nodes} == {rt.node_rid(MESH), "elsewhere"}
-        assert [node.rid for node in (await clean_nodes(store)).removed] == ["elsewhere"]
+        assert [node.rid for node in (await clean_store(store)).removed] == ["elsewhere"]
+
+
+@pytest.mark.contract("LO-146")
+@channel_kinds
+async def test_what_dead_providers_left_goes_by_kind_and_channel(autojump_clock: object, subject: Subject) -> None:
+    store = MemoryStore()
+    await plant(store, subject.describe("live"))
+    await plant(store, subject.describe("dead"), lease=False)
+    await plant(store, subject.describe("dead2", channel_name="other"), lease=False)
+    await dead_node(store, "node")
+    for nothing in (await clean_store(store, channel="unknown"), await clean_store(store, mesh="other")):
+        assert (nothing.removed, nothing.kept, nothing.unreadable) == ((), (), 0)
+    cleaned = await clean_store(store, channel=CHANNEL_NAME)
+    assert [(entry.descriptor.kind, entry.rid) for entry in cleaned.removed] == [(subject.kind, "dead")]
+    assert await subject.stored(store, "dead") is None
+    assert await subject.stored(store, "live") is not None
+    everything = await clean_store(store)
+    assert [entry.rid for entry in everything.removed] == ["node", "dead2"]
+    assert await subject.stored(store, "live") is not None
+
+
+@pytest.mark.contract("LO-146")
+@channel_kinds
+async def test_a_provider_that_comes_back_in_between_keeps_its_row(autojump_clock: object, subject: Subject) -> None:
+    store = ComesBack()
+    await plant(store, subject.describe("sleeper"), lease=False)
+    await put(store, subject.key("bad"), b"{}")
+    store.owner = "sleeper"
+    cleaned = await clean_store(store)
+    assert cleaned.removed == ()
+    assert [entry.rid for entry in cleaned.kept] == ["sleeper"]
+    assert cleaned.unreadable == 1
+    assert await subject.stored(store, "sleeper") is not None
 
 
 class ComesBack(MemoryStore):
@@ -68,7 +117,7 @@ async def test_a_node_that_comes_back_in_between_keeps_its_row(autojump_clock: o
     store = ComesBack()
     owner = await dead_node(store, "sleeper")
     store.owner = owner
-    cleaned = await clean_nodes(store)
+    cleaned = await clean_store(store)
     assert cleaned.removed == ()
     assert [node.rid for node in cleaned.kept] == ["sleeper"]
     assert isinstance(await store.read(keys.mesh_node(MESH, "sleeper")), Found)
@@ -96,3 +145,28 @@ async def test_a_host_with_manual_peers_serves_without_a_store(autojump_clock: o
         await trio.sleep(60)
         assert rt.status.is_ready
         assert rt.status.store.state == "not_configured"
+
+
+@pytest.mark.contract("LO-146")
+def test_the_command_says_what_it_removed(valkey: TestServer) -> None:  # noqa: F811
+    async def plant_dead() -> None:
+        store = open_store(valkey.url)
+        for descriptor in (node("n"), server("s"), publisher("p"), publisher("q", channel_name="other")):
+            await put(
+                store, descriptor.kind.key_of(descriptor), descriptor.kind.encode(descriptor.signed(1, "x", 1), 0)
+            )
+        await store.aclose()
+
+    trio.run(plant_dead)
+    by_channel = CliRunner().invoke(main, ["store", "clean", "--store", valkey.url, "--channel", "other"])
+    assert by_channel.stdout == "removed fanout publisher other q\n1 removed, 0 kept, 0 unreadable\n"
+    everything = CliRunner().invoke(main, ["store", "clean", "--store", valkey.url, "--json"])
+    assert json.loads(everything.stdout) == {
+        "removed": [
+            {"kind": "mesh node", "mesh": "main", "rid": "n"},
+            {"kind": "ClientServer server", "channel": CHANNEL_NAME, "rid": "s"},
+            {"kind": "fanout publisher", "channel": CHANNEL_NAME, "rid": "p"},
+        ],
+        "kept": [],
+        "unreadable": 0,
+    }

@@ -15,7 +15,8 @@ import trio
 import trio.testing
 
 from tests.gate import Gate, is_script_call
-from tests.location_hosts import MESH, BlockingGate, discovery, node, stored_lease, stored_node, until
+from tests.location_hosts import MESH, BlockingGate, discovery, stored_lease, until
+from tests.location_kinds import Subject, every_kind
 from tests.location_server import TestServer, valkey, valkey_session  # noqa: F401
 from zlinkpy.entropy import SystemEntropy
 from zlinkpy.errors import ConfigurationError
@@ -233,15 +234,19 @@ async def test_on_a_server_a_swallowed_claim_is_adopted_within_the_timeout(gate:
 
 
 @pytest.mark.contract("LO-104", "LO-110", "LO-192")
-async def test_a_paused_and_emptied_server_costs_a_host_nothing_lasting(valkey: TestServer) -> None:  # noqa: F811
+@every_kind
+async def test_a_paused_and_emptied_server_costs_a_host_nothing_lasting(
+    valkey: TestServer,  # noqa: F811
+    subject: Subject,
+) -> None:
     store = open_store(valkey.url, operation_timeout=0.3)
     valkey.pause()
     try:
         async with OwnerLease(store, SHORT, SystemEntropy()) as lease:
             assert lease.state is LeaseState.UNCLAIMED
             async with DescriptorPublisher(store, lease, SHORT) as publisher, trio.open_nursery() as nursery:
-                assert not await publisher.publish(node("a"))
-                finder = discovery(store, node("b"), options=SHORT)
+                assert not await publisher.publish(subject.describe("a"))
+                finder = discovery(store, subject.describe("b"), options=SHORT)
                 nursery.start_soon(finder.run)
                 valkey.resume()
                 await until(lambda: publisher.is_current, 3)
@@ -254,7 +259,7 @@ async def test_a_paused_and_emptied_server_costs_a_host_nothing_lasting(valkey: 
                 await until(lambda: lease.epoch > 0, 3)
                 await until(lambda: publisher.is_current, 3)
                 assert lease.lease_generation == generation
-                assert await stored_node(store, "a") is not None
+                assert await subject.stored(store, "a") is not None
                 nursery.cancel_scope.cancel()
     finally:
         valkey.resume()

@@ -17,9 +17,9 @@ from tests.location_hosts import (
     only,
     plant,
     rids,
-    stored_node,
     until,
 )
+from tests.location_kinds import Subject, every_kind
 from zlinkpy.errors import ConfigurationError, UnavailableError
 from zlinkpy.location import (
     LeaseEventKind,
@@ -36,13 +36,18 @@ LEASES = b"owner-lease\0"
 
 
 @pytest.mark.contract("LO-186")
-async def test_during_an_outage_the_list_stays_and_nothing_is_added(autojump_clock: object) -> None:
+@every_kind
+async def test_during_an_outage_the_list_stays_and_nothing_is_added(autojump_clock: object, subject: Subject) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate) as running, host(store, "b"), host(store, "c"):
+    async with (
+        host(store, "a", own=subject.describe("a"), gate=gate) as running,
+        host(store, "b", own=subject.describe("b")),
+        host(store, "c", own=subject.describe("c")),
+    ):
         await trio.sleep_until(5.5)
         gate.rule = every("refuse")
-        async with host(store, "d"):
+        async with host(store, "d", own=subject.describe("d")):
             await trio.sleep(25)
             assert running.rids == ["b", "c"]
             assert running.snapshot.first_dials
@@ -55,10 +60,14 @@ async def test_during_an_outage_the_list_stays_and_nothing_is_added(autojump_clo
 
 
 @pytest.mark.contract("LO-187", "LO-188")
-async def test_after_the_grace_no_first_dial_and_status_says_so(autojump_clock: object) -> None:
+@every_kind
+async def test_after_the_grace_no_first_dial_and_status_says_so(autojump_clock: object, subject: Subject) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate) as running, host(store, "b"):
+    async with (
+        host(store, "a", own=subject.describe("a"), gate=gate) as running,
+        host(store, "b", own=subject.describe("b")),
+    ):
         await trio.sleep_until(5.5)
         gate.rule = every("hang")
         await trio.sleep_until(60)
@@ -78,17 +87,20 @@ async def test_after_the_grace_no_first_dial_and_status_says_so(autojump_clock: 
 
 
 @pytest.mark.contract("LO-190")
-async def test_after_recovery_the_lease_comes_first_and_missing_targets_stay_for_a_ttl(autojump_clock: object) -> None:
+@every_kind
+async def test_after_recovery_the_lease_comes_first_and_missing_targets_stay_for_a_ttl(
+    autojump_clock: object, subject: Subject
+) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate) as running:
-        await plant(store, node("gone"), ttl_ms=3_600_000)
+    async with host(store, "a", own=subject.describe("a"), gate=gate) as running:
+        await plant(store, subject.describe("gone"), ttl_ms=3_600_000)
         await trio.sleep_until(5.5)
         assert running.rids == ["gone"]
         gate.rule = every("refuse")
         await trio.sleep_until(40.5)
-        await store.write([], [Delete(keys.mesh_node(MESH, "gone"))])
-        await plant(store, node("new"), ttl_ms=3_600_000)
+        await store.write([], [Delete(subject.key("gone"))])
+        await plant(store, subject.describe("new"), ttl_ms=3_600_000)
         gate.rule = every("pass")
         back = len(gate.calls)
         await until(lambda: "new" in running.rids, 6)
@@ -105,16 +117,17 @@ async def test_after_recovery_the_lease_comes_first_and_missing_targets_stay_for
 
 
 @pytest.mark.contract("LO-191")
-async def test_a_recovery_read_that_fails_half_way_changes_nothing(autojump_clock: object) -> None:
+@every_kind
+async def test_a_recovery_read_that_fails_half_way_changes_nothing(autojump_clock: object, subject: Subject) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate) as running:
-        await plant(store, node("gone"), ttl_ms=3_600_000)
+    async with host(store, "a", own=subject.describe("a"), gate=gate) as running:
+        await plant(store, subject.describe("gone"), ttl_ms=3_600_000)
         await trio.sleep_until(5.5)
-        gate.rule = only("refuse", key=NODES, operation="scan")
+        gate.rule = only("refuse", key=subject.prefix, operation="scan")
         await trio.sleep_until(8.5)
-        await store.write([], [Delete(keys.mesh_node(MESH, "gone"))])
-        await plant(store, node("new"), ttl_ms=3_600_000)
+        await store.write([], [Delete(subject.key("gone"))])
+        await plant(store, subject.describe("new"), ttl_ms=3_600_000)
         gate.rule = only("refuse", key=LEASES, operation="read")
         await trio.sleep_until(30.5)
         assert running.rids == ["gone"]
@@ -129,15 +142,16 @@ async def test_a_recovery_read_that_fails_half_way_changes_nothing(autojump_cloc
 
 @pytest.mark.contract("LO-192")
 @pytest.mark.parametrize("seconds", [0.0, 20.0])
+@every_kind
 async def test_a_store_that_comes_back_empty_is_filled_again_and_costs_no_target(
-    autojump_clock: object, seconds: float
+    autojump_clock: object, subject: Subject, seconds: float
 ) -> None:
     store = MemoryStore()
     gates = {rid: Gate(store) for rid in "abc"}
     async with (
-        host(store, "a", gate=gates["a"]) as one,
-        host(store, "b", gate=gates["b"]) as two,
-        host(store, "c", gate=gates["c"]) as three,
+        host(store, "a", own=subject.describe("a"), gate=gates["a"]) as one,
+        host(store, "b", own=subject.describe("b"), gate=gates["b"]) as two,
+        host(store, "c", own=subject.describe("c"), gate=gates["c"]) as three,
     ):
         hosts = (one, two, three)
         await trio.sleep_until(7.3)
@@ -152,7 +166,7 @@ async def test_a_store_that_comes_back_empty_is_filled_again_and_costs_no_target
             gate.rule = every("pass")
         await trio.sleep(OPTIONS.owner_lease_renew_interval + 2)
         for rid in "abc":
-            assert await stored_node(store, rid) is not None
+            assert await subject.stored(store, rid) is not None
         await trio.sleep(30)
         for running, seen in zip(hosts, told, strict=True):
             for _, snapshot in running.snapshots[seen:]:
@@ -184,10 +198,16 @@ async def test_each_kind_of_operation_has_a_status_of_its_own(autojump_clock: ob
 
 
 @pytest.mark.contract("LO-194")
-async def test_a_refresh_that_needs_a_failing_store_says_unavailable_and_the_next_works(autojump_clock: object) -> None:
+@every_kind
+async def test_a_refresh_that_needs_a_failing_store_says_unavailable_and_the_next_works(
+    autojump_clock: object, subject: Subject
+) -> None:
     store = MemoryStore()
     gate = Gate(store)
-    async with host(store, "a", gate=gate) as running, host(store, "b"):
+    async with (
+        host(store, "a", own=subject.describe("a"), gate=gate) as running,
+        host(store, "b", own=subject.describe("b")),
+    ):
         for loss in ("refuse", "hang"):
             gate.rule = every(loss)
             started = trio.current_time()

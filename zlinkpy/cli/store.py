@@ -1,6 +1,8 @@
-"""``zlink store``: the embedded store in the foreground, and the rows that dead nodes left in any store."""
+"""``zlink store``: the embedded store in the foreground, and the rows that dead processes left in any store."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 import trio
@@ -10,8 +12,10 @@ from zlinkpy.cli.failures import ReportingCommand
 from zlinkpy.cli.options import json_option, opened_store, required_store, store_option
 from zlinkpy.cli.output import Output
 from zlinkpy.cli.stopping import StopSignals, cancel_when, run_until_done
+from zlinkpy.location.descriptor_kind import Descriptor
+from zlinkpy.location.directory import Listed
 from zlinkpy.location.embedded import serve_embedded
-from zlinkpy.location.maintenance import Cleaned, clean_nodes
+from zlinkpy.location.maintenance import Cleaned, clean_store
 from zlinkpy.location.open import store_label
 
 
@@ -27,38 +31,48 @@ class _StoreGroup(click.Group):
 @click.group("store", cls=_StoreGroup, epilog=EPILOG, short_help="Run the embedded store, or clean a store.")
 def store() -> None:
     """The Location Store: `zlink store PATH` keeps the embedded one in directory PATH running in the foreground;
-    `zlink store clean` removes the rows of nodes that will not come back."""
+    `zlink store clean` removes the rows of processes that will not come back."""
 
 
-@store.command("clean", cls=ReportingCommand, short_help="Remove the rows of dead nodes.")
+@store.command("clean", cls=ReportingCommand, short_help="Remove the rows of dead processes.")
 @store_option
-@click.option("--mesh", metavar="NAME", help="Only this mesh.")
+@click.option("--mesh", metavar="NAME", help="Only the nodes of this mesh.")
+@click.option("--channel", metavar="NAME", help="Only the servers and publishers of this channel.")
 @json_option
-def clean(store: str | None, mesh: str | None, as_json: bool) -> None:
-    """Delete what nodes without a valid lease left in the Location Store.
+def clean(store: str | None, mesh: str | None, channel: str | None, as_json: bool) -> None:
+    """Delete what processes without a valid lease left in the Location Store: nodes, ClientServer servers, publishers.
 
-    Such rows are hidden from everybody and harm nothing. Each is looked at again before it goes: a node that came back
-    in the meantime keeps its row.
+    Such rows are hidden from everybody and harm nothing. Each is looked at again before it goes: a process that came
+    back in the meantime keeps its rows.
     """
     url, output = required_store(store), Output(as_json=as_json)
-    cleaned = run_until_done(lambda: _clean(url, mesh, output))
+    cleaned = run_until_done(lambda: _clean(url, mesh, channel, output))
     output.data(
         {
-            "removed": [{"mesh": node.mesh_name, "rid": node.rid} for node in cleaned.removed],
-            "kept": [{"mesh": node.mesh_name, "rid": node.rid} for node in cleaned.kept],
+            "removed": [_document(entry) for entry in cleaned.removed],
+            "kept": [_document(entry) for entry in cleaned.kept],
             "unreadable": cleaned.unreadable,
         },
         lambda: [
-            *(f"removed {node.mesh_name} {node.rid}" for node in cleaned.removed),
-            *(f"kept {node.mesh_name} {node.rid}: it came back" for node in cleaned.kept),
+            *(f"removed {_line(entry)}" for entry in cleaned.removed),
+            *(f"kept {_line(entry)}: it came back" for entry in cleaned.kept),
             f"{len(cleaned.removed)} removed, {len(cleaned.kept)} kept, {cleaned.unreadable} unreadable",
         ],
     )
 
 
-async def _clean(url: str, mesh: str | None, output: Output) -> Cleaned:
+def _document(entry: Listed[Descriptor]) -> dict[str, Any]:
+    kind = entry.descriptor.kind
+    return {"kind": kind.name, kind.scope_name: entry.descriptor.scope, "rid": entry.rid}
+
+
+def _line(entry: Listed[Descriptor]) -> str:
+    return f"{entry.descriptor.kind.name} {entry.descriptor.scope} {entry.rid}"
+
+
+async def _clean(url: str, mesh: str | None, channel: str | None, output: Output) -> Cleaned:
     async with opened_store(url) as opened, output.waiting(lambda: f"cleaning the store {store_label(url)}"):
-        return await clean_nodes(opened, mesh)
+        return await clean_store(opened, mesh=mesh, channel=channel)
 
 
 @store.command("run", cls=ReportingCommand, short_help="Run the embedded store in the foreground.")

@@ -1,4 +1,6 @@
-"""Keeping one MeshNode descriptor row equal to what its node last said, as a machine. Pure (facts §5, LO-130..144).
+"""Keeping one descriptor row equal to what its publisher last said, as a machine. Pure (facts §5, LO-130..144).
+
+One machine for every kind of descriptor: what sets the kinds apart is asked of the `DescriptorKind`.
 
 The machine knows what is *wanted*, what was last *sent* and what is *stored*; a round makes the latter two follow the
 first.
@@ -22,14 +24,7 @@ from enum import Enum, auto
 from zlinkpy.errors import ConfigurationError, InvalidOperationError, ZlinkError
 from zlinkpy.location import keys
 from zlinkpy.location.counters import GenerationExhausted
-from zlinkpy.location.descriptors import (
-    MeshNodeDescriptor,
-    changed_identity,
-    check_publishable,
-    decode_mesh_node,
-    encode_mesh_node,
-    same_content,
-)
+from zlinkpy.location.descriptor_kind import Descriptor
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.location.requests import Answer, Batch, Lookup, Request
 from zlinkpy.location.rows import GENERATION_MAX, EntryClaimRow, LeaseRow, decode_entry_claim, lease_remaining
@@ -72,9 +67,10 @@ class _Why(Enum):
 class DescriptorMachine:
     """See the module. Times are seconds of one monotonic clock."""
 
-    def __init__(self, options: LocationOptions, first: MeshNodeDescriptor, owner_id: str) -> None:
+    def __init__(self, options: LocationOptions, first: Descriptor, owner_id: str) -> None:
         """Raises ConfigurationError when `first` cannot be published whole (LO-081)."""
-        check_publishable(first)
+        self._kind = first.kind
+        self._kind.check_publishable(first)
         self.failure: ZlinkError | None = None
         """Why nothing is published any more: the host's ERROR."""
         self.is_failing = False
@@ -84,12 +80,12 @@ class DescriptorMachine:
         self.last_error = ""
         self._options = options
         self._owner_id = owner_id
-        self._key = keys.mesh_node(first.mesh_name, first.rid)
-        self._claim_key = None if first.entry_spot_id is None else keys.entry_spot(first.entry_spot_id)
+        self._key = self._kind.key_of(first)
+        self._claim_key = None if first.claimed_spot is None else keys.entry_spot(first.claimed_spot)
         self._wanted = first
-        self._sent: MeshNodeDescriptor | None = None
+        self._sent: Descriptor | None = None
         self._sent_row = b""
-        self._stored: MeshNodeDescriptor | None = None
+        self._stored: Descriptor | None = None
         self._version: str | None = None
         self._row_condition: Condition = IfMissing(self._key)
         self._claim_condition: Condition | None = self._claim_free()
@@ -117,7 +113,7 @@ class DescriptorMachine:
         return 0 if self._stored is None else self._stored.descriptor_revision
 
     @property
-    def wanted(self) -> MeshNodeDescriptor:
+    def wanted(self) -> Descriptor:
         return self._wanted
 
     @property
@@ -127,7 +123,7 @@ class DescriptorMachine:
             return False
         # The content alone is not enough: a later revision whose answer was lost may be on its way.
         newest = self._stored.descriptor_revision == self._sent.descriptor_revision
-        return newest and same_content(self._stored, self._wanted)
+        return newest and self._kind.same_content(self._stored, self._wanted)
 
     @property
     def in_flight(self) -> bool:
@@ -141,17 +137,17 @@ class DescriptorMachine:
 
     # Driving.
 
-    def want(self, descriptor: MeshNodeDescriptor) -> None:
+    def want(self, descriptor: Descriptor) -> None:
         """Take new content; the next `poll` publishes it. Equal content changes nothing (LO-133, LO-137).
 
-        Raises InvalidOperationError when it would change who the node is (LO-138).
+        Raises InvalidOperationError when it would change who is described (LO-138).
         """
-        name = changed_identity(self._wanted, descriptor)
+        name = self._kind.changed_identity(self._wanted, descriptor)
         if name is not None:
             raise InvalidOperationError(
-                f"{name} of {descriptor.rid} cannot change while it is published; start a new node for that"
+                f"{name} of {descriptor.rid} cannot change while it is published; start anew for that"
             )
-        changed = not same_content(self._wanted, descriptor)
+        changed = not self._kind.same_content(self._wanted, descriptor)
         self._wanted = descriptor
         if changed:
             self.is_failing = False
@@ -235,12 +231,12 @@ class DescriptorMachine:
         return [self._row_condition, lease, *claim, *self._holders.values()]
 
     def _write(self, now: float) -> Request | None:
-        if self._sent is None or not same_content(self._sent, self._wanted):
+        if self._sent is None or not self._kind.same_content(self._sent, self._wanted):
             revision = 1 if self._sent is None else self._sent.descriptor_revision + 1
             if revision > GENERATION_MAX:
                 return self._refused(GenerationExhausted())
             self._sent = self._wanted.signed(revision, self._owner_id, self._lease_generation)
-            self._sent_row = encode_mesh_node(self._sent, self._stamp)
+            self._sent_row = self._kind.encode(self._sent, self._stamp)
         self._used = self._conditions()
         mutations: list[Mutation] = [Put(self._key, self._sent_row)]
         if self._claim_key is not None and self._claim_condition is not None:
@@ -248,7 +244,7 @@ class DescriptorMachine:
         return self._batch(_Step.WRITE, self._used, mutations, now)
 
     def _claim_row(self) -> bytes:
-        return EntryClaimRow(self._wanted.mesh_name, self._wanted.rid, self._owner_id, self._lease_generation).encode()
+        return EntryClaimRow(self._wanted.scope, self._wanted.rid, self._owner_id, self._lease_generation).encode()
 
     def _claim_free(self) -> Condition | None:
         return None if self._claim_key is None else IfMissing(self._claim_key)
@@ -266,7 +262,7 @@ class DescriptorMachine:
         self._verify = self._verify or lost or isinstance(answer, Conflict)
         return self._failed(now, _text(answer))
 
-    def _confirmed(self, stored: MeshNodeDescriptor | None, version: str, now: float) -> Request | None:
+    def _confirmed(self, stored: Descriptor | None, version: str, now: float) -> Request | None:
         self._stored, self._version = stored, version
         self._row_condition, self._claim_condition = IfVersion(self._key, version), None
         self._holders.clear()
@@ -275,7 +271,7 @@ class DescriptorMachine:
             self.is_failing = False
             self._due = None
             return None
-        if stored is not self._sent and same_content(self._round_content, self._wanted):
+        if stored is not self._sent and self._kind.same_content(self._round_content, self._wanted):
             return self._again(now)
         # Something newer is wanted by now: it gets a round of its own, at once.
         self._due = now
@@ -292,7 +288,7 @@ class DescriptorMachine:
         if isinstance(found, Missing):
             return self._row_missing(now)
         try:
-            row = decode_mesh_node(found.value)
+            row = self._kind.decode(found.value)
         except StoreCorruption as failure:
             return self._refused(failure)
         if row.owner_id != self._owner_id or row.lease_generation != self._lease_generation:
@@ -368,16 +364,16 @@ class DescriptorMachine:
 
     def _taken(self) -> ConfigurationError:
         wanted = self._wanted
-        what = f"routing id {wanted.rid} of mesh {wanted.mesh_name}"
+        what = f"routing id {wanted.rid} of {self._kind.scope_name} {wanted.scope}"
         if self._contested is not None and self._contested[0] == self._claim_key:
-            what = f"entry spot id {wanted.entry_spot_id}"
-        return ConfigurationError(f"{what} is in use by another running node; start every node with ids of its own")
+            what = f"entry spot id {wanted.claimed_spot}"
+        return ConfigurationError(f"{what} is in use by another running process; start every one with ids of its own")
 
     # Ending.
 
     def _failed(self, now: float, detail: str) -> Request | None:
         self.last_error = detail
-        if not same_content(self._round_content, self._wanted):
+        if not self._kind.same_content(self._round_content, self._wanted):
             self._due = now
             return None
         self.is_failing = True
@@ -417,7 +413,7 @@ class DescriptorMachine:
             # Unreadable; or refused and unchanged: then the lease is gone, and the row is no longer ours to touch.
             return None
         try:
-            row = decode_mesh_node(answer.value)
+            row = self._kind.decode(answer.value)
         except StoreCorruption:
             return None
         if (row.owner_id, row.lease_generation) != (self._owner_id, self._lease_generation):

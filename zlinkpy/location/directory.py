@@ -1,7 +1,7 @@
-"""Every node the store knows, for people and tools: all meshes at once, lapsed leases and unreadable rows included.
+"""Everything the store knows, for people and tools: whole kinds at once, lapsed leases and unreadable rows included.
 
 Discovery (`zlinkpy.location.discovery`) answers "whom may I connect to" and leaves out everybody else. Whoever
-operates a mesh asks the opposite: what is in the store that should not be. So nothing is left out here and one bad
+operates a system asks the opposite: what is in the store that should not be. So nothing is left out here and one bad
 row does not hide the others. Nothing is written, and no decision may be based on the answer; it is old when it
 arrives.
 """
@@ -9,28 +9,66 @@ arrives.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 import trio
 from attrs import frozen
 
 from zlinkpy.errors import UnavailableError
 from zlinkpy.location import keys
-from zlinkpy.location.descriptors import MeshNodeDescriptor, decode_mesh_node
+from zlinkpy.location.channel_descriptors import CLIENT_SERVER, FANOUT, ClientServerDescriptor, FanoutDescriptor
+from zlinkpy.location.descriptor_kind import D, Descriptor, DescriptorKind
+from zlinkpy.location.descriptors import MESH_NODE, MeshNodeDescriptor
 from zlinkpy.location.discovery import SCAN_ATTEMPTS
 from zlinkpy.location.rows import decode_lease, lease_remaining
 from zlinkpy.location.store import Expired, Item, LocationStore, Missing, StoreCorruption
 from zlinkpy.wire import RuntimeState
 
+D_co = TypeVar("D_co", bound=Descriptor, covariant=True)
 
-@frozen(kw_only=True)
-class NodeEntry:
-    """One MeshNode as published.
+
+@frozen
+class Listed(Generic[D_co]):
+    """One descriptor as published.
 
     Attributes:
         lease_seconds: What the owner's lease had left when it was read; None when it has lapsed, is missing, or is
-        held by another
-            run. A node without a lease is never connected to.
+            held by another run. Nobody connects without a lease.
     """
+
+    descriptor: D_co
+    lease_seconds: float | None
+
+    @property
+    def rid(self) -> str:
+        """The routing id."""
+        return self.descriptor.rid
+
+    @property
+    def is_live(self) -> bool:
+        """True while the owner's lease was valid."""
+        return self.lease_seconds is not None
+
+
+@frozen(kw_only=True)
+class UnreadableNode:
+    """A descriptor or lease row that cannot be understood."""
+
+    key: str
+    problem: str
+
+
+@frozen(kw_only=True)
+class Listing(Generic[D_co]):
+    """What the store holds of one kind, sorted by mesh or channel and routing id."""
+
+    entries: tuple[Listed[D_co], ...]
+    unreadable: tuple[UnreadableNode, ...]
+
+
+@frozen(kw_only=True)
+class NodeEntry:
+    """One MeshNode as published; `lease_seconds` as in `Listed`."""
 
     mesh_name: str
     rid: str
@@ -48,14 +86,6 @@ class NodeEntry:
 
 
 @frozen(kw_only=True)
-class UnreadableNode:
-    """A descriptor or lease row that cannot be understood."""
-
-    key: str
-    problem: str
-
-
-@frozen(kw_only=True)
 class NodeList:
     """What the store holds: nodes sorted by mesh and routing id."""
 
@@ -69,11 +99,27 @@ async def list_nodes(store: LocationStore, mesh: str | None = None) -> NodeList:
     Raises StoreFailure when the store does not answer, UnavailableError when it cannot keep a snapshot for the time
     of a scan.
     """
-    nodes: list[MeshNodeDescriptor] = []
+    found = await list_kind(store, MESH_NODE, mesh)
+    return NodeList(nodes=tuple(_node(entry) for entry in found.entries), unreadable=found.unreadable)
+
+
+async def list_servers(store: LocationStore, channel: str | None = None) -> Listing[ClientServerDescriptor]:
+    """Read the descriptors of ClientServer servers, of one channel or of all; raises as `list_nodes`."""
+    return await list_kind(store, CLIENT_SERVER, channel)
+
+
+async def list_publishers(store: LocationStore, channel: str | None = None) -> Listing[FanoutDescriptor]:
+    """Read the descriptors of fanout publishers, of one channel or of all; raises as `list_nodes`."""
+    return await list_kind(store, FANOUT, channel)
+
+
+async def list_kind(store: LocationStore, kind: DescriptorKind[D], scope: str | None = None) -> Listing[D]:
+    """Read the descriptors of one kind, of one mesh or channel or of all; raises as `list_nodes`."""
+    descriptors: list[D] = []
     unreadable: list[UnreadableNode] = []
-    for item in await _snapshot(store, keys.MESH_NODES_PREFIX if mesh is None else keys.mesh_node_prefix(mesh)):
+    for item in await _snapshot(store, kind.all_prefix if scope is None else kind.prefix(scope)):
         try:
-            nodes.append(decode_mesh_node(item.value))
+            descriptors.append(kind.decode_at(item.key, item.value))
         except StoreCorruption as problem:
             unreadable.append(_unreadable(item.key, problem))
     leases: dict[tuple[str, int], float] = {}
@@ -89,13 +135,13 @@ async def list_nodes(store: LocationStore, mesh: str | None = None) -> NodeList:
 
     try:
         async with trio.open_nursery() as nursery:
-            for owner_id in {node.owner_id for node in nodes}:
+            for owner_id in {descriptor.owner_id for descriptor in descriptors}:
                 nursery.start_soon(read, owner_id)
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
-    entries = (_entry(node, leases.get((node.owner_id, node.lease_generation))) for node in nodes)
-    return NodeList(
-        nodes=tuple(sorted(entries, key=lambda entry: (entry.mesh_name, entry.rid))),
+    descriptors.sort(key=lambda descriptor: (descriptor.scope, descriptor.rid))
+    return Listing(
+        entries=tuple(Listed(each, leases.get((each.owner_id, each.lease_generation))) for each in descriptors),
         unreadable=tuple(sorted(unreadable, key=lambda row: row.key)),
     )
 
@@ -113,7 +159,8 @@ async def _snapshot(store: LocationStore, prefix: bytes) -> list[Item]:
     raise UnavailableError("the store does not keep a snapshot as long as a scan takes", cause="LocationStore")
 
 
-def _entry(node: MeshNodeDescriptor, lease_seconds: float | None) -> NodeEntry:
+def _node(entry: Listed[MeshNodeDescriptor]) -> NodeEntry:
+    node = entry.descriptor
     return NodeEntry(
         mesh_name=node.mesh_name,
         rid=node.rid,
@@ -122,7 +169,7 @@ def _entry(node: MeshNodeDescriptor, lease_seconds: float | None) -> NodeEntry:
         channel_weights=node.channel_weights,
         application_version=node.application_version,
         owner_id=node.owner_id,
-        lease_seconds=lease_seconds,
+        lease_seconds=entry.lease_seconds,
     )
 
 

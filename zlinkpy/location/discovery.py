@@ -1,6 +1,6 @@
-"""Discovery at run time: polls one mesh and says who is there (LO-165..174, LO-186..194).
+"""Discovery at run time: polls one mesh or channel and says who is there (LO-165..174, LO-186..194).
 
-One task, one poll at a time. A poll scans the mesh's prefix in one snapshot, then reads the leases it needs all at
+One task, one poll at a time. A poll scans one prefix in one snapshot, then reads the leases it needs all at
 once, so that the provider can put them into one round trip (LO-174). Every change reaches `on_snapshot`
 synchronously, on the trio thread.
 
@@ -10,16 +10,17 @@ Nothing is written here, and nothing is decided from half a poll; cancelling at 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic
 
 import trio
 
 from zlinkpy.errors import UnavailableError, ZlinkError
 from zlinkpy.location import keys
-from zlinkpy.location.descriptors import MeshNodeDescriptor
-from zlinkpy.location.discovery_machine import DiscoveryMachine, Snapshot
+from zlinkpy.location.descriptor_kind import D
+from zlinkpy.location.discovery_machine import DiscoveryMachine, Interest, Snapshot
 from zlinkpy.location.health import StoreHealth, StoreOperation
 from zlinkpy.location.lease import OwnerLease
-from zlinkpy.location.lease_machine import LEASE_CONFIRMED, LeaseEvent
+from zlinkpy.location.lease_machine import LEASE_CONFIRMED, LeaseEvent, LeaseEventKind
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.location.store import Expired, Found, Item, LocationStore, Missing, Page, StoreCorruption, StoreFailure
 
@@ -36,12 +37,11 @@ class _PollFailure(Exception):
         self.cause = cause
 
 
-class MeshDiscovery:
-    """The other nodes of one mesh; run it with ``await nursery.start(discovery.run)``.
+class ServiceDiscovery(Generic[D]):
+    """Whoever publishes in one mesh or channel; run it with ``await nursery.start(discovery.run)``.
 
     Args:
-        own: this node's descriptor. It is never a candidate; its role and channels decide who must be connected
-            (LO-168).
+        interest: what is listed: `nodes_around`, `servers_of` or `publishers_of`.
         on_snapshot: called on the trio thread with every snapshot that differs from the one before. It must not block
             or raise.
         lease: this host's lease, when it has one; the first list and the first after an outage wait for it (LO-190).
@@ -51,15 +51,15 @@ class MeshDiscovery:
         self,
         store: LocationStore,
         options: LocationOptions,
-        own: MeshNodeDescriptor,
-        on_snapshot: Callable[[Snapshot], None],
+        interest: Interest[D],
+        on_snapshot: Callable[[Snapshot[D]], None],
         *,
         lease: OwnerLease | None = None,
         health: StoreHealth | None = None,
     ) -> None:
         self._store = store
         self._options = options.validate()
-        self._machine = DiscoveryMachine(options, own)
+        self._machine = DiscoveryMachine(options, interest, None if lease is None else lease.owner_id)
         self._on_snapshot = on_snapshot
         self._lease = lease
         self._health = health or StoreHealth(options.store_failure_grace)
@@ -73,7 +73,7 @@ class MeshDiscovery:
         self._polled = trio.Event()
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot[D]:
         """What is known now."""
         return self._machine.snapshot
 
@@ -82,7 +82,7 @@ class MeshDiscovery:
         """The latest problem, for status; empty when there was none."""
         return self._machine.last_error
 
-    async def run(self, *, task_status: trio.TaskStatus[Snapshot] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[Snapshot[D]] = trio.TASK_STATUS_IGNORED) -> None:
         """Poll for ever. Started after the first poll, whether it succeeded or not; a host whose lease is not valid
         yet starts without one (LO-104).
         """
@@ -95,7 +95,7 @@ class MeshDiscovery:
                 task_status.started(self.snapshot)
             await self._wait(began + self._options.polling_interval)
 
-    async def refresh(self) -> Snapshot:
+    async def refresh(self) -> Snapshot[D]:
         """A snapshot from a poll that began after this call; needs `run`.
 
         Raises UnavailableError when the poll failed (LO-194) and StoreCorruption when a row in it cannot be
@@ -123,6 +123,8 @@ class MeshDiscovery:
 
     def _lease_changed(self, event: LeaseEvent) -> None:
         """A recovery that waits for the lease goes on with it."""
+        if event.kind is LeaseEventKind.RESTORED:
+            self._machine.lease_put_back(trio.current_time())
         if event.kind in LEASE_CONFIRMED and self._machine.is_recovering:
             self._wake.set()
 
@@ -220,7 +222,7 @@ class MeshDiscovery:
         except StoreCorruption as failure:
             raise _PollFailure(StoreOperation.LEASE_READ, failure) from None
 
-    def _show(self, snapshot: Snapshot) -> None:
+    def _show(self, snapshot: Snapshot[D]) -> None:
         if snapshot != self._shown:
             self._shown = snapshot
             self._on_snapshot(snapshot)

@@ -2,9 +2,12 @@
 LO-186..191).
 
 A poll is *begin, list, read leases, complete*; anything less ends in `failed`, and then nothing changes. So the
-candidates always come from one snapshot whose every owner was checked (LO-166), minus ourselves and minus nodes we
+candidates always come from one snapshot whose every owner was checked (LO-166), minus ourselves and minus those we
 must not connect to. The latter are shown apart, as live as the others: descriptors of dead hosts stay in the store, and
 a list of them would grow for ever.
+
+What is listed is an `Interest`: the nodes of a mesh, the servers of a ClientServer channel, the publishers of a fanout
+channel. The rules are the same for all of them.
 
 * A lease is judged by its own read: `expires_at > store_now` of that answer, same owner id and generation. Nothing is
   compared across answers (LO-152, LO-371). A live read is reused while it is young, a dead one never.
@@ -12,7 +15,8 @@ a list of them would grow for ever.
   (LO-153). After it the target stays a candidate and is chosen no more, also while the store is away (LO-189).
 * After an outage a target that the first lists lack keeps its place: its host may still be putting its lease back. It
   goes only when a list read at least one TTL after the recovery lacks it (LO-190). A store that forgot *us* counts as
-  an outage even when no call failed.
+  an outage even when no call failed. It shows in our own descriptor, where we have one in the list, and in our own
+  lease: that is looked at whenever a target has vanished, and putting it back tells the same (LO-192).
 * Descriptors of crashed hosts stay in the store; the lease check hides them, and of two live ones on one endpoint the
   younger lease is the process that can be bound there (LO-154).
 
@@ -22,12 +26,14 @@ Rejected: change notifications. A lost one would have to be noticed by a poll, s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Generic
 
 from attrs import frozen
 
-from zlinkpy.location import keys
-from zlinkpy.location.descriptors import MeshNodeDescriptor, decode_mesh_node
+from zlinkpy.location.channel_descriptors import CLIENT_SERVER, FANOUT, ClientServerDescriptor, FanoutDescriptor
+from zlinkpy.location.descriptor_kind import D, DescriptorKind
+from zlinkpy.location.descriptors import MESH_NODE, MeshNodeDescriptor
 from zlinkpy.location.health import StoreOperation
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.location.rows import decode_lease, lease_remaining
@@ -36,10 +42,10 @@ from zlinkpy.wire import ObjectRole, RuntimeState
 
 
 @frozen
-class Candidate:
-    """A node whose owner's lease was live when it was last read. `usable_until` is trio time."""
+class Candidate(Generic[D]):
+    """A target whose owner's lease was live when it was last read. `usable_until` is trio time."""
 
-    descriptor: MeshNodeDescriptor
+    descriptor: D
     usable_until: float
 
     @property
@@ -47,17 +53,17 @@ class Candidate:
         return self.descriptor.rid
 
     def is_selectable(self, now: float) -> bool:
-        """True when new work may choose this node: it serves and its lease is known to last (LO-141, 153, 189)."""
+        """True when new work may choose this target: it serves and its lease is known to last (LO-141, 153, 189)."""
         return self.descriptor.state is RuntimeState.SERVING and now < self.usable_until
 
 
 @frozen(kw_only=True)
-class Snapshot:
+class Snapshot(Generic[D]):
     """What discovery knows. `candidates` come from the last complete list, sorted by routing id bytes."""
 
-    candidates: tuple[Candidate, ...] = ()
-    not_required: tuple[MeshNodeDescriptor, ...] = ()
-    """Live nodes of the same list that this node needs no connection with (LO-168): to be shown, never dialled."""
+    candidates: tuple[Candidate[D], ...] = ()
+    not_required: tuple[D, ...] = ()
+    """Live entries of the same list that need no connection with us (LO-168): to be shown, never dialled."""
     complete: bool = False
     """False until a first list was read completely; `candidates` is empty then."""
     store_ok: bool = True
@@ -67,10 +73,10 @@ class Snapshot:
     first_dials: bool = True
     """False once the failure outlasted the grace: targets never connected before are not dialled (LO-187)."""
 
-    def find(self, rid: str) -> Candidate | None:
+    def find(self, rid: str) -> Candidate[D] | None:
         return next((candidate for candidate in self.candidates if candidate.rid == rid), None)
 
-    def at_endpoint(self, endpoint: str) -> Candidate | None:
+    def at_endpoint(self, endpoint: str) -> Candidate[D] | None:
         """The one candidate published there. A manual intent for it requires all of its identity (LO-159)."""
         return next((candidate for candidate in self.candidates if candidate.descriptor.endpoint == endpoint), None)
 
@@ -93,20 +99,62 @@ def connection_required(own: MeshNodeDescriptor, other: MeshNodeDescriptor) -> b
     return not both_clients or own.has_server_channels or other.has_server_channels
 
 
-class DiscoveryMachine:
-    """See the module. `own` is this node's descriptor; only its identity, role and channel names are used."""
+def _everybody(_descriptor: object) -> bool:
+    return True
 
-    def __init__(self, options: LocationOptions, own: MeshNodeDescriptor) -> None:
-        self.snapshot = Snapshot()
+
+@frozen(kw_only=True)
+class Interest(Generic[D]):
+    """Whose descriptors are listed, and which of them are wanted.
+
+    Attributes:
+        scope: The mesh or channel.
+        own_rid: Our own routing id where we publish into the same list; never a candidate (LO-173).
+        is_required: False for a target that needs no connection with us (LO-168).
+    """
+
+    kind: DescriptorKind[D]
+    scope: str
+    own_rid: str | None = None
+    is_required: Callable[[D], bool] = _everybody
+
+
+def nodes_around(own: MeshNodeDescriptor) -> Interest[MeshNodeDescriptor]:
+    """The other nodes of a mesh; the role and the channel names of `own` decide who must be connected."""
+    return Interest(
+        kind=MESH_NODE,
+        scope=own.mesh_name,
+        own_rid=own.rid,
+        is_required=lambda other: connection_required(own, other),
+    )
+
+
+def servers_of(channel: str) -> Interest[ClientServerDescriptor]:
+    """The servers of a ClientServer channel, one of this process included: its client connects to it like any other."""
+    return Interest(kind=CLIENT_SERVER, scope=channel)
+
+
+def publishers_of(channel: str) -> Interest[FanoutDescriptor]:
+    """The publishers of a Classic fanout channel, one of this process included."""
+    return Interest(kind=FANOUT, scope=channel)
+
+
+class DiscoveryMachine(Generic[D]):
+    """See the module. `owner_id` is this host's own, when it has a lease."""
+
+    def __init__(self, options: LocationOptions, interest: Interest[D], owner_id: str | None = None) -> None:
+        self.snapshot: Snapshot[D] = Snapshot()
         self.last_error = ""
         self._options = options
-        self._own = own
-        self._own_key = keys.mesh_node(own.mesh_name, own.rid)
-        self._decoded: dict[bytes, tuple[str, MeshNodeDescriptor]] = {}
+        self._interest = interest
+        self._owner_id = owner_id
+        kind, own_rid = interest.kind, interest.own_rid
+        self._own_key = None if own_rid is None else kind.key(interest.scope, own_rid)
+        self._decoded: dict[bytes, tuple[str, D]] = {}
         self._leases: dict[str, _LeaseReading] = {}
-        self._listed: list[MeshNodeDescriptor] = []
-        self._intents: dict[str, Candidate] = {}
-        self._not_required: list[MeshNodeDescriptor] = []
+        self._listed: list[D] = []
+        self._intents: dict[str, Candidate[D]] = {}
+        self._not_required: list[D] = []
         self._required_owners: set[str] = set()
         self._poll_started = -math.inf
         self._recovered_at: float | None = None
@@ -115,11 +163,12 @@ class DiscoveryMachine:
         self._complete = False
         self._self_listed = False
         self._self_was_listed = False
+        self._lease_was_gone = False
 
     @property
     def prefix(self) -> bytes:
         """What to scan."""
-        return keys.mesh_node_prefix(self._own.mesh_name)
+        return self._interest.kind.prefix(self._interest.scope)
 
     @property
     def is_recovering(self) -> bool:
@@ -139,6 +188,7 @@ class DiscoveryMachine:
     def begin(self, now: float) -> None:
         """A poll starts: its first page is about to be read."""
         self._poll_started = now
+        self._lease_was_gone = False
 
     def listed(self, items: Sequence[Item]) -> list[str]:
         """Take the whole list; returns the owner ids whose leases have to be read now.
@@ -150,27 +200,25 @@ class DiscoveryMachine:
         self._self_listed = self._own_key in decoded
         self._listed = [descriptor for key, (_, descriptor) in decoded.items() if key != self._own_key]
         self._required_owners = {
-            descriptor.owner_id for descriptor in self._listed if connection_required(self._own, descriptor)
+            descriptor.owner_id for descriptor in self._listed if self._interest.is_required(descriptor)
         }
         self._leases = {
             owner: reading
             for owner, reading in self._leases.items()
             if self._poll_started < min(reading.live_until, reading.read_at + self._options.lease_reuse_age)
         }
-        return list(
-            dict.fromkeys(descriptor.owner_id for descriptor in self._listed if not self._lease_is_known(descriptor))
-        )
+        owners = [descriptor.owner_id for descriptor in self._listed if not self._lease_is_known(descriptor)]
+        if self._owner_id is not None and not self._intents.keys() <= {each.rid for each in self._listed}:
+            owners.append(self._owner_id)
+        return list(dict.fromkeys(owners))
 
-    def _decode(self, item: Item) -> tuple[str, MeshNodeDescriptor]:
+    def _decode(self, item: Item) -> tuple[str, D]:
         known = self._decoded.get(item.key)
         if known is not None and known[0] == item.version:
             return known
-        descriptor = decode_mesh_node(item.value)
-        if keys.mesh_node(descriptor.mesh_name, descriptor.rid) != item.key:
-            raise StoreCorruption("a mesh node row is stored under another node's key")
-        return item.version, descriptor
+        return item.version, self._interest.kind.decode_at(item.key, item.value)
 
-    def _lease_is_known(self, descriptor: MeshNodeDescriptor) -> bool:
+    def _lease_is_known(self, descriptor: D) -> bool:
         reading = self._leases.get(descriptor.owner_id)
         return reading is not None and reading.generation == descriptor.lease_generation
 
@@ -180,6 +228,7 @@ class DiscoveryMachine:
         """
         self._leases.pop(owner_id, None)
         if isinstance(answer, Missing):
+            self._lease_was_gone |= owner_id == self._owner_id
             return
         try:
             row, remaining = decode_lease(answer.value), lease_remaining(answer)
@@ -194,9 +243,10 @@ class DiscoveryMachine:
             usable_until = sent_at + left - self._options.owner_lease_fencing_margin
             self._leases[owner_id] = _LeaseReading(row.lease_generation, sent_at, sent_at + left, usable_until)
 
-    def complete(self, now: float) -> Snapshot:
+    def complete(self, now: float) -> Snapshot[D]:
         """Every lease asked for was read: apply the list."""
-        if self._failing_since is not None or (self._self_was_listed and not self._self_listed):
+        forgotten = self._lease_was_gone or (self._self_was_listed and not self._self_listed)
+        if self._failing_since is not None or forgotten:
             self._recovered_at = now
         elif (
             self._recovered_at is not None and self._poll_started >= self._recovered_at + self._options.owner_lease_ttl
@@ -206,7 +256,7 @@ class DiscoveryMachine:
         self._failing_since = self._operation = None
         self._complete = True
         live = self._live()
-        seen = {each.rid: each for each in live if connection_required(self._own, each.descriptor)}
+        seen = {each.rid: each for each in live if self._interest.is_required(each.descriptor)}
         self._not_required = [each.descriptor for each in live if each.rid not in seen]
         if self._recovered_at is not None:
             taken = {candidate.descriptor.endpoint for candidate in seen.values()}
@@ -216,8 +266,8 @@ class DiscoveryMachine:
         self._intents = seen
         return self._publish(now)
 
-    def _live(self) -> list[Candidate]:
-        by_endpoint: dict[str, Candidate] = {}
+    def _live(self) -> list[Candidate[D]]:
+        by_endpoint: dict[str, Candidate[D]] = {}
         for descriptor in self._listed:
             if not self._lease_is_known(descriptor):
                 continue
@@ -227,9 +277,13 @@ class DiscoveryMachine:
                 by_endpoint[descriptor.endpoint] = Candidate(descriptor, reading.usable_until)
         return list(by_endpoint.values())
 
+    def lease_put_back(self, now: float) -> None:
+        """Our own lease had gone from the store and is there again: what else had gone may follow (LO-192)."""
+        self._recovered_at = now
+
     # Failing.
 
-    def failed(self, operation: StoreOperation, detail: str, now: float) -> Snapshot:
+    def failed(self, operation: StoreOperation, detail: str, now: float) -> Snapshot[D]:
         """The poll ended without a complete, checked list: candidates stay as they are (LO-156, LO-186, LO-191)."""
         if self._failing_since is None:
             self._failing_since = now
@@ -237,11 +291,11 @@ class DiscoveryMachine:
         self.last_error = detail
         return self._publish(now)
 
-    def tick(self, now: float) -> Snapshot:
+    def tick(self, now: float) -> Snapshot[D]:
         """Let time pass: the grace may be over (LO-187)."""
         return self._publish(now)
 
-    def _publish(self, now: float) -> Snapshot:
+    def _publish(self, now: float) -> Snapshot[D]:
         since = self._failing_since
         self.snapshot = Snapshot(
             candidates=tuple(sorted(self._intents.values(), key=lambda candidate: candidate.rid.encode())),

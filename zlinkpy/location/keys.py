@@ -25,6 +25,8 @@ AUTHORITY_OWNER_COUNTER = b"zlink:v11:authority-owner-counter"
 
 AUTHORITY_PREFIX = b"authority\0"
 MESH_NODES_PREFIX = b"mesh-node\0"
+CLIENT_SERVERS_PREFIX = b"client-server\0"
+FANOUT_PUBLISHERS_PREFIX = b"fanout-publisher\0"
 
 
 def encode_part(text: str, what: str, limit: int = ID_MAX_BYTES) -> bytes:
@@ -56,7 +58,7 @@ def owner_lease(owner_id: str) -> bytes:
 
 def mesh_node_prefix(mesh_name: str) -> bytes:
     """What every MeshNode descriptor key of one mesh begins with."""
-    return _join(b"mesh-node", encode_part(mesh_name, "mesh name"), b"")
+    return MESH_NODES_PREFIX + encode_part(mesh_name, "mesh name") + SEPARATOR
 
 
 def mesh_node(mesh_name: str, rid: str) -> bytes:
@@ -66,7 +68,7 @@ def mesh_node(mesh_name: str, rid: str) -> bytes:
 
 def client_server_prefix(channel_name: str) -> bytes:
     """What every ClientServer server descriptor key of one channel begins with."""
-    return _join(b"client-server", encode_part(channel_name, "channel name"), b"")
+    return CLIENT_SERVERS_PREFIX + encode_part(channel_name, "channel name") + SEPARATOR
 
 
 def client_server(channel_name: str, rid: str) -> bytes:
@@ -76,7 +78,7 @@ def client_server(channel_name: str, rid: str) -> bytes:
 
 def fanout_prefix(channel_name: str) -> bytes:
     """What every fanout publisher descriptor key of one channel begins with."""
-    return _join(b"fanout-publisher", encode_part(channel_name, "channel name"), b"")
+    return FANOUT_PUBLISHERS_PREFIX + encode_part(channel_name, "channel name") + SEPARATOR
 
 
 def fanout(channel_name: str, rid: str) -> bytes:

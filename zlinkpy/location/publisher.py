@@ -1,4 +1,4 @@
-"""Publishing one MeshNode's descriptor: the descriptor machine with a task (LO-130..144).
+"""Publishing one descriptor, of whatever kind: the descriptor machine with a task (LO-130..144).
 
 The task sleeps until there is something to do and performs one round at a time. A round is never cut by a
 cancellation: its outcome is established, within the renew timeout, before anything is released (LO-183). While the
@@ -18,8 +18,8 @@ import trio
 
 from zlinkpy.errors import InvalidOperationError
 from zlinkpy.location.calls import perform
+from zlinkpy.location.descriptor_kind import Descriptor
 from zlinkpy.location.descriptor_machine import DescriptorMachine
-from zlinkpy.location.descriptors import MeshNodeDescriptor
 from zlinkpy.location.health import StoreHealth, StoreOperation
 from zlinkpy.location.lease import OwnerLease
 from zlinkpy.location.lease_machine import LeaseEvent, LeaseEventKind
@@ -34,7 +34,7 @@ def _wall_clock_ms() -> int:
 
 
 class DescriptorPublisher(Service):
-    """One MeshNode's row: ``async with DescriptorPublisher(store, lease, options) as publisher``, inside the lease's
+    """One row: ``async with DescriptorPublisher(store, lease, options) as publisher``, inside the lease's
     block.
 
     Leaving removes the row and the Entry claim if `remove` has not done so; do it before the lease is released
@@ -90,7 +90,7 @@ class DescriptorPublisher(Service):
         """Call `callback` once when publishing ends with `failure`. It must not block or raise."""
         self._callbacks.append(callback)
 
-    async def publish(self, first: MeshNodeDescriptor) -> bool:
+    async def publish(self, first: Descriptor) -> bool:
         """Publish the first descriptor, complete and with its actual endpoint (LO-130).
 
         Returns True when it is stored; False when the lease is not valid or the store failed: then it is published as
@@ -106,12 +106,12 @@ class DescriptorPublisher(Service):
         self._kick()
         return await self.settled()
 
-    def update(self, descriptor: MeshNodeDescriptor) -> None:
+    def update(self, descriptor: Descriptor) -> None:
         """Replace the content. A publication starts at once; of several that wait the latest wins (LO-133, LO-135).
 
         Content that is equal, or differs in capacity counts only, publishes nothing (LO-137). Raises
-        InvalidOperationError when a field that is part of the node's identity would change (LO-138). After `remove`
-        it does nothing.
+        InvalidOperationError when something that is identity under its key would change (LO-138). After `remove` it
+        does nothing.
         """
         if self._machine is None:
             raise InvalidOperationError(f"{descriptor.rid} is not published yet; begin with publish()")
@@ -141,7 +141,7 @@ class DescriptorPublisher(Service):
             await self._settled.wait()
 
     async def remove(self) -> None:
-        """Delete the row and the Entry claim if they are still this node's, and stop publishing (LO-144).
+        """Delete the row and the Entry claim if they are still this run's, and stop publishing (LO-144).
 
         Bounded by the renew timeout, twice with a publication under way, also when cancelled. What cannot be deleted
         because the store or the lease is gone stays; the lapsed lease hides it (C12).

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from zlinkpy.mesh.calls import Calls
+from zlinkpy.mesh.connections import (
+    CONNECTIONS_CHANNEL,
+    ConnectionReport,
+    ConnectionsAsked,
+    NodeConnections,
+    mesh_reports,
+)
 from zlinkpy.mesh.core import MeshCore
 from zlinkpy.mesh.dispatch import HandlerTable
+from zlinkpy.mesh.framework import FRAMEWORK_PREFIX
 from zlinkpy.mesh.identity import (
     ListenPlan,
     automatic_rid,
@@ -13,11 +21,11 @@ from zlinkpy.mesh.identity import (
     check_prefix,
     plan_listener,
 )
+from zlinkpy.mesh.options import ANONYMOUS, MeshOptions
 from zlinkpy.mesh.peers import ListedNode
 from zlinkpy.mesh.request_table import RequestStatistics
-from zlinkpy.mesh.route_mesh import ANONYMOUS, MeshOptions, RouteMesh
+from zlinkpy.mesh.route_mesh import RouteMesh
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
-from zlinkpy.mesh.shapes import RawMessage
 from zlinkpy.mesh.status import (
     SNAPSHOT_PEER_LIMIT,
     MeshSnapshot,
@@ -31,9 +39,13 @@ from zlinkpy.mesh.status import (
 
 __all__ = [
     "ANONYMOUS",
+    "CONNECTIONS_CHANNEL",
     "DEFAULT_WEIGHT",
+    "FRAMEWORK_PREFIX",
     "SNAPSHOT_PEER_LIMIT",
     "Calls",
+    "ConnectionReport",
+    "ConnectionsAsked",
     "HandlerTable",
     "ListedNode",
     "ListenPlan",
@@ -41,11 +53,11 @@ __all__ = [
     "MeshOptions",
     "MeshSnapshot",
     "MeshStatus",
+    "NodeConnections",
     "PeerPhase",
     "PeerSnapshot",
     "PeerState",
     "PeerStatus",
-    "RawMessage",
     "RequestStatistics",
     "RouteMesh",
     "TopologyState",
@@ -54,5 +66,6 @@ __all__ = [
     "check_peer_endpoint",
     "check_prefix",
     "check_weight",
+    "mesh_reports",
     "plan_listener",
 ]

@@ -271,9 +271,9 @@ class Host:
                     mesh = rt.add_mesh(plan)
                     await mesh.start(transport)
                     if lease is not None and store is not None:
-                        location = MeshLocation(mesh, store, lease, options.location, health)
-                        location.on_failure(rt.fail)
-                        rt.locations[plan.options.name] = await stack.enter_async_context(location)
+                        around = MeshLocation(mesh, store, lease, options.location, health)
+                        around.on_failure(rt.fail)
+                        rt.locations[plan.options.name] = await stack.enter_async_context(around)
                 rt.serve()
                 for location in rt.locations.values():
                     await location.publish()

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import trio
 
 from zlinkpy.errors import ConfigurationError, InvalidOperationError, NotFoundError, ZlinkError
 from zlinkpy.location import OwnerLease, StoreHealth
-from zlinkpy.mesh import Calls, MeshCore, MeshSnapshot, MeshStatus, RequestStatistics, RouteMesh
-from zlinkpy.runtime.discovery import MeshLocation
+from zlinkpy.mesh import (
+    CONNECTIONS_CHANNEL,
+    Calls,
+    ConnectionsAsked,
+    MeshCore,
+    MeshSnapshot,
+    MeshStatus,
+    NodeConnections,
+    RequestStatistics,
+    RouteMesh,
+    mesh_reports,
+)
+from zlinkpy.runtime.discovery import ServiceLocation
 from zlinkpy.runtime.lifecycle_machine import Lifecycle
 from zlinkpy.runtime.plan import HostOptions, MeshPlan
 from zlinkpy.runtime.registration import check_timeout
@@ -49,7 +61,7 @@ class Runtime(Calls):
         watchdog: LoopWatchdog | None,
     ) -> None:
         super().__init__(core)
-        self.locations: dict[str, MeshLocation] = {}
+        self.locations: dict[str, ServiceLocation[Any]] = {}
         self._options = options
         self._lease = lease
         self._health = health
@@ -60,6 +72,7 @@ class Runtime(Calls):
         self._termination: TerminationResult | None = None
         self._stopping = False
         self._stopped = trio.Event()
+        core.framework.serve(CONNECTIONS_CHANNEL, ConnectionsAsked, lambda _asked: self.connections())
 
     # -- start, called by Host ----------------------------------------------------------------------------------------
 
@@ -143,6 +156,26 @@ class Runtime(Calls):
     def mesh_snapshot(self, mesh: str) -> MeshSnapshot:
         """The bounded diagnostic view of `mesh`: identities, phases, last failures (LV-164..169)."""
         return self._registered(mesh).snapshot()
+
+    def connections(self) -> NodeConnections:
+        """Every connection of this host at this instant, with the last failure of each; a copy."""
+        now = trio.current_time()
+        snapshots = [mesh.snapshot() for mesh in self._meshes.values()]
+        return NodeConnections(
+            state=self._lifecycle.state.name.lower(),
+            connections=tuple(report for snapshot in snapshots for report in mesh_reports(snapshot, now)),
+            omitted=sum(snapshot.omitted for snapshot in snapshots),
+        )
+
+    async def connections_of(self, mesh: str, rid: str, *, timeout: float = 5.0) -> NodeConnections:
+        """Ask the node `rid` of `mesh` for its connections: what ``zlink peers`` shows.
+
+        It answers without a permit, so also while its job queue is full. Raises NotFoundError for a node nobody knows,
+        UnavailableError when it is not connected, DeadlineExceededError after `timeout` seconds.
+        """
+        if rid == self._registered(mesh).rid:
+            return self.connections()
+        return await self._ask_member(mesh, rid, CONNECTIONS_CHANNEL, ConnectionsAsked(), timeout=timeout)
 
     def node_rid(self, mesh: str) -> str:
         """This node's routing id in `mesh`."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.location_hosts import plant
+from tests.location_kinds import CHANNEL, publisher, server
 from zlinkpy.errors import UnavailableError
-from zlinkpy.location import keys, list_nodes
+from zlinkpy.location import FANOUT, keys, list_nodes, list_publishers, list_servers
 from zlinkpy.location.descriptors import MeshNodeDescriptor, encode_mesh_node
 from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.rows import LeaseRow
@@ -78,6 +80,34 @@ async def test_rows_that_cannot_be_read_are_named_and_hide_nothing() -> None:
     assert [(node.rid, node.is_live) for node in found.nodes] == [("r1", True), ("r2", False)]
     assert [row.key for row in found.unreadable] == ["mesh-node/a/7233", "owner-lease/o2"]
     assert "no expiry" in found.unreadable[1].problem
+
+
+async def test_servers_and_publishers_come_with_their_leases_and_leave_each_other_out() -> None:
+    now = 1_000_000
+    store = MemoryStore(clock=lambda: now)
+    for rid in ("r2", "r1"):
+        await plant(store, server(rid))
+        await plant(store, publisher(rid, channel_name="news"), lease=False)
+    await plant(store, server("r3", channel_name="a"), generation=2, lease=False)
+    await plant(store, publisher("r9", channel_name="a"))
+    await publish(store, descriptor("a", "node", "r1"))
+    await store.write([], [Put(keys.client_server(CHANNEL, "bad"), b"{}")])
+    await store.write([], [Put(keys.fanout("a", "r7"), FANOUT.encode(publisher("r8").signed(1, "r8", 1), 0))])
+    now += 5_000
+    servers = await list_servers(store)
+    assert [(entry.descriptor.channel_name, entry.rid, entry.lease_seconds) for entry in servers.entries] == [
+        ("a", "r3", None),
+        (CHANNEL, "r1", 10.0),
+        (CHANNEL, "r2", 10.0),
+    ]
+    assert servers.entries[1].descriptor == server("r1").signed(1, "r1", 1)
+    assert [row.key for row in servers.unreadable] == [f"client-server/{CHANNEL}/{b'bad'.hex()}"]
+    publishers = await list_publishers(store)
+    assert [(entry.rid, entry.is_live) for entry in publishers.entries] == [("r9", True), ("r1", True), ("r2", True)]
+    assert [row.key for row in publishers.unreadable] == [f"fanout-publisher/a/{b'r7'.hex()}"]
+    assert [entry.rid for entry in (await list_servers(store, "a")).entries] == ["r3"]
+    assert [entry.rid for entry in (await list_publishers(store, "a")).entries] == ["r9"]
+    assert [node.rid for node in (await list_nodes(store)).nodes] == ["node"]
 
 
 class Forgetful(MemoryStore):

@@ -7,11 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
 from zlinkpy.location import (
+    CLIENT_SERVER,
+    FANOUT,
+    ClientServerDescriptor,
+    Descriptor,
+    FanoutDescriptor,
     MeshNodeDescriptor,
     NodeCapacity,
     ObjectCapability,
@@ -19,9 +25,9 @@ from zlinkpy.location import (
     SpotTypeUsage,
     Usage,
 )
+from zlinkpy.location.descriptor_kind import ROW_MAX_BYTES
 from zlinkpy.location.descriptors import (
     CAPABILITIES_MAX,
-    ROW_MAX_BYTES,
     check_publishable,
     decode_mesh_node,
     encode_mesh_node,
@@ -61,6 +67,29 @@ FULL = MeshNodeDescriptor(
     owner_id="owner-a",
     lease_generation=5,
 )
+SERVER = ClientServerDescriptor(
+    channel_name="chat-channel",
+    rid="server-é",
+    lifecycle_generation=2**63 - 1,
+    descriptor_revision=3,
+    endpoint="tcp://10.0.0.1:5502",
+    weight=0,
+    state=RuntimeState.RELOCATING,
+    security_identity="plain",
+    owner_id="owner-a",
+    lease_generation=5,
+)
+PUBLISHER = FanoutDescriptor(
+    channel_name="chat-channel",
+    rid="publisher-é",
+    lifecycle_generation=2**63 - 1,
+    descriptor_revision=3,
+    endpoint="tcp://10.0.0.1:5503",
+    state=RuntimeState.DRAINING,
+    security_identity="plain",
+    owner_id="owner-a",
+    lease_generation=5,
+)
 LEASE = LeaseRow("owner-a", 5)
 CLAIM = EntryClaimRow("main", "node-é", "owner-a", 5)
 
@@ -68,7 +97,10 @@ ROWS: list[tuple[bytes, Callable[[bytes], object]]] = [
     (LEASE.encode(), decode_lease),
     (CLAIM.encode(), decode_entry_claim),
     (encode_mesh_node(FULL, 1_700_000_000_000), decode_mesh_node),
+    (CLIENT_SERVER.encode(SERVER, 1_700_000_000_000), CLIENT_SERVER.decode),
+    (FANOUT.encode(PUBLISHER, 1_700_000_000_000), FANOUT.decode),
 ]
+DESCRIPTORS = ROWS[2:]
 
 
 def changed(raw: bytes, *path: str, to: object) -> bytes:
@@ -157,6 +189,57 @@ def test_mesh_node_row_has_every_field_in_its_published_type() -> None:
 
 
 @pytest.mark.contract("LO-076")
+def test_server_row_has_every_field_in_its_published_type() -> None:
+    raw = CLIENT_SERVER.encode(SERVER, 1_700_000_000_000)
+    assert json.loads(raw) == {
+        "recordVersion": 1,
+        "ownerId": "owner-a",
+        "leaseGeneration": "5",
+        "descriptorRevision": "3",
+        "descriptor": {
+            "channelName": "chat-channel",
+            "serverRoutingIdHex": "server-é".encode().hex(),
+            "lifecycleGeneration": "9223372036854775807",
+            "descriptorRevision": "3",
+            "endpoint": "tcp://10.0.0.1:5502",
+            "weight": 0,
+            "state": "relocating",
+            "securityIdentity": "plain",
+            "ownerId": "owner-a",
+            "leaseGeneration": "5",
+            "updatedAtEpochMs": "1700000000000",
+        },
+    }
+    assert b" " not in raw
+    assert CLIENT_SERVER.decode(raw) == SERVER
+
+
+@pytest.mark.contract("LO-076")
+def test_publisher_row_has_every_field_in_its_published_type() -> None:
+    raw = FANOUT.encode(PUBLISHER, 1_700_000_000_000)
+    assert json.loads(raw) == {
+        "recordVersion": 1,
+        "ownerId": "owner-a",
+        "leaseGeneration": "5",
+        "descriptorRevision": "3",
+        "descriptor": {
+            "channelName": "chat-channel",
+            "publisherRoutingIdHex": "publisher-é".encode().hex(),
+            "lifecycleGeneration": "9223372036854775807",
+            "descriptorRevision": "3",
+            "endpoint": "tcp://10.0.0.1:5503",
+            "state": "draining",
+            "securityIdentity": "plain",
+            "ownerId": "owner-a",
+            "leaseGeneration": "5",
+            "updatedAtEpochMs": "1700000000000",
+        },
+    }
+    assert b" " not in raw
+    assert FANOUT.decode(raw) == PUBLISHER
+
+
+@pytest.mark.contract("LO-076")
 def test_absent_optionals_are_null() -> None:
     bare = MeshNodeDescriptor(
         mesh_name="m", rid="r", lifecycle_generation=1, endpoint="tcp://h:1", security_identity="plain"
@@ -168,14 +251,21 @@ def test_absent_optionals_are_null() -> None:
 
 
 @pytest.mark.contract("LO-141")
-def test_the_state_texts_are_the_published_ones() -> None:
-    texts = [
-        json.loads(encode_mesh_node(FULL.signed(1, "o", 1), 0).replace(b'"serving"', f'"{name}"'.encode()))
-        for name in ("preparing", "serving", "relocating", "relocated", "draining", "stopped", "error")
-    ]
-    assert [decode_mesh_node(dump_row(row)).state for row in texts] == list(RuntimeState)
+@pytest.mark.parametrize(("raw", "decode"), DESCRIPTORS)
+def test_the_state_texts_are_the_published_ones(raw: bytes, decode: Callable[[bytes], Descriptor]) -> None:
+    names = ("preparing", "serving", "relocating", "relocated", "draining", "stopped", "error")
+    rows = [decode(changed(raw, "descriptor", "state", to=name)) for name in names]
+    assert [row.state for row in rows] == list(RuntimeState)
+    assert [json.loads(row.kind.encode(row, 0))["descriptor"]["state"] for row in rows] == list(names)
     with pytest.raises(StoreCorruption):
-        decode_mesh_node(changed(encode_mesh_node(FULL, 0), "descriptor", "state", to="SERVING"))
+        decode(changed(raw, "descriptor", "state", to="SERVING"))
+
+
+@pytest.mark.contract("LO-175")
+@pytest.mark.parametrize("descriptor", [FULL, SERVER, PUBLISHER])
+def test_from_relocating_on_no_new_connection_is_made(descriptor: Descriptor) -> None:
+    taking = {state for state in RuntimeState if evolve(descriptor, state=state).takes_connections}
+    assert taking == {RuntimeState.PREPARING, RuntimeState.SERVING}
 
 
 @pytest.mark.contract("LO-077")
@@ -193,24 +283,26 @@ def test_a_row_of_no_or_another_version_is_corruption(raw: bytes, decode: Callab
 
 
 @pytest.mark.contract("LO-078")
+@pytest.mark.parametrize(("raw", "decode"), DESCRIPTORS)
 @pytest.mark.parametrize("name", ["ownerId", "leaseGeneration", "descriptorRevision"])
-def test_repeated_fields_must_agree(name: str) -> None:
-    raw = encode_mesh_node(FULL, 0)
+def test_repeated_fields_must_agree(raw: bytes, decode: Callable[[bytes], object], name: str) -> None:
     row = json.loads(raw)
     assert row[name] == row["descriptor"][name]
     for path in ((name,), ("descriptor", name)):
         with pytest.raises(StoreCorruption, match=name):
-            decode_mesh_node(changed(raw, *path, to="77"))
+            decode(changed(raw, *path, to="77"))
         with pytest.raises(StoreCorruption, match=name):
-            decode_mesh_node(without(raw, *path))
+            decode(without(raw, *path))
 
 
 @pytest.mark.contract("LO-079")
 @pytest.mark.parametrize(("raw", "decode"), ROWS)
 def test_unknown_extra_fields_are_ignored(raw: bytes, decode: Callable[[bytes], object]) -> None:
     assert decode(changed(raw, "later", to={"x": [1]})) == decode(raw)
-    if decode is decode_mesh_node:
-        for place in (("descriptor",), ("descriptor", "capacity"), ("descriptor", "objectCapabilities", "0")):
+    if "descriptor" in json.loads(raw):
+        assert decode(changed(raw, "descriptor", "later", to=1)) == decode(raw)
+    if decode == decode_mesh_node:
+        for place in (("descriptor", "capacity"), ("descriptor", "objectCapabilities", "0")):
             assert decode(changed(raw, *place, "later", to=1)) == decode(raw)
 
 
@@ -237,6 +329,12 @@ def test_every_field_is_required_and_typed(raw: bytes, decode: Callable[[bytes],
         (2, ("leaseGeneration",)),
         (2, ("descriptor", "lifecycleGeneration")),
         (2, ("descriptor", "descriptorRevision")),
+        (3, ("leaseGeneration",)),
+        (3, ("descriptor", "lifecycleGeneration")),
+        (3, ("descriptor", "descriptorRevision")),
+        (4, ("leaseGeneration",)),
+        (4, ("descriptor", "lifecycleGeneration")),
+        (4, ("descriptor", "descriptorRevision")),
     ],
 )
 def test_generations_are_canonical_decimal_strings(row: int, path: tuple[str, ...], bad: object) -> None:
@@ -266,15 +364,44 @@ def test_bytes_that_are_no_row_are_corruption(raw: bytes) -> None:
         decode_lease(raw)
 
 
-@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 200))
-def test_damaged_descriptor_rows_are_corruption_or_rows(noise: bytes, start: int, cut: int) -> None:
-    raw = encode_mesh_node(FULL, 0)
+@pytest.mark.parametrize("descriptor", [FULL, SERVER, PUBLISHER])
+@given(noise=st.binary(max_size=60), start=st.integers(0, 200), cut=st.integers(0, 200))
+def test_damaged_descriptor_rows_are_corruption_or_rows(
+    descriptor: Descriptor, noise: bytes, start: int, cut: int
+) -> None:
+    raw = descriptor.kind.encode(descriptor, 0)
     damaged = raw[:start] + noise + raw[start + cut :]
     try:
-        decoded = decode_mesh_node(damaged)
+        decoded = descriptor.kind.decode(damaged)
     except StoreCorruption:
         return
-    assert encode_mesh_node(decoded, 0)
+    assert descriptor.kind.encode(decoded, 0)
+
+
+@pytest.mark.contract("LO-080")
+@pytest.mark.parametrize(("raw", "decode"), DESCRIPTORS)
+def test_a_row_of_another_kind_is_corruption(raw: bytes, decode: Callable[[bytes], object]) -> None:
+    for other, _ in ROWS:
+        if other != raw:
+            with pytest.raises(StoreCorruption):
+                decode(other)
+
+
+@pytest.mark.contract("LO-080")
+@pytest.mark.parametrize("weight", [-1, 10_001, 1.0, True, "100", None])
+def test_a_server_row_with_an_impossible_weight_is_corruption(weight: object) -> None:
+    with pytest.raises(StoreCorruption, match="weight"):
+        CLIENT_SERVER.decode(changed(CLIENT_SERVER.encode(SERVER, 0), "descriptor", "weight", to=weight))
+
+
+@pytest.mark.parametrize("descriptor", [FULL, SERVER, PUBLISHER])
+def test_a_row_under_another_key_is_corruption(descriptor: Descriptor) -> None:
+    kind = descriptor.kind
+    raw = kind.encode(descriptor, 0)
+    assert kind.decode_at(kind.key(descriptor.scope, descriptor.rid), raw) == descriptor
+    for key in (kind.key(descriptor.scope, "x"), kind.key("other", descriptor.rid)):
+        with pytest.raises(StoreCorruption, match="another key"):
+            kind.decode_at(key, raw)
 
 
 def test_what_a_lease_has_left_comes_from_one_answer_and_needs_an_expiry() -> None:
@@ -290,6 +417,8 @@ def test_weights_outside_0_to_10000_are_refused(bad: Any) -> None:
         node(placement_weight=bad)
     with pytest.raises(InvalidOperationError, match="'chat'"):
         node(channel_weights={"chat": bad})
+    with pytest.raises(InvalidOperationError, match="weight"):
+        evolve(SERVER, weight=bad)
 
 
 @pytest.mark.contract("LO-139")
@@ -298,14 +427,20 @@ def test_weights_from_0_to_10000_are_accepted_and_100_is_the_default() -> None:
     for weight in (0, 1, 10_000):
         descriptor = node(placement_weight=weight, channel_weights={"chat": weight})
         assert decode_mesh_node(encode_mesh_node(descriptor.signed(1, "o", 1), 0)).channel_weights == {"chat": weight}
+        assert CLIENT_SERVER.decode(CLIENT_SERVER.encode(evolve(SERVER, weight=weight), 0)).weight == weight
+    assert ClientServerDescriptor(channel_name="c", **BARE).weight == 100
+
+
+BARE: dict[str, Any] = {
+    "rid": "r",
+    "lifecycle_generation": 1,
+    "endpoint": "tcp://h:1",
+    "security_identity": "plain",
+}
 
 
 def node(**fields: Any) -> MeshNodeDescriptor:
-    return MeshNodeDescriptor(
-        **{"mesh_name": "m", "rid": "r", "lifecycle_generation": 1, "endpoint": "tcp://h:1"}
-        | {"security_identity": "plain"}
-        | fields
-    )
+    return MeshNodeDescriptor(**{"mesh_name": "m"} | BARE | fields)
 
 
 def capabilities(count: int, size: int = 10) -> tuple[ObjectCapability, ...]:
@@ -344,3 +479,23 @@ def test_1024_capabilities_are_published_and_1025_or_1_mib_are_not() -> None:
 def test_what_nobody_could_read_or_dial_is_not_published(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         check_publishable(node(**fields))
+
+
+@pytest.mark.parametrize("descriptor", [SERVER, PUBLISHER])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"endpoint": "tcp://127.0.0.1:0"},
+        {"endpoint": "tcp://0.0.0.0:5501"},
+        {"endpoint": ""},
+        {"endpoint": "x" * 4097},
+        {"endpoint": "x" * ROW_MAX_BYTES},
+        {"lifecycle_generation": 0},
+        {"security_identity": ""},
+        {"channel_name": "x\0"},
+    ],
+)
+def test_a_provider_nobody_could_read_or_dial_is_not_published(descriptor: Descriptor, fields: dict[str, Any]) -> None:
+    descriptor.kind.check_publishable(descriptor)
+    with pytest.raises(ConfigurationError, match="channel"):
+        descriptor.kind.check_publishable(evolve(descriptor, **fields))

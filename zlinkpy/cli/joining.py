@@ -82,8 +82,8 @@ def joining_of(
     timeout: float,
     listen: str,
     advertise_host: str | None,
-    key_file: str | None,
-    allow_list: str | None,
+    key_file: str | None = None,
+    allow_list: str | None = None,
 ) -> Joining:
     """The options as one value. Raises click.UsageError when they do not say where the mesh is."""
     if peers:

@@ -393,6 +393,7 @@ class _RawListener:
         self._accept = accept
         self.endpoint = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.connections: dict[bytes, _RawConnection] = {}
+        self.done = False
 
     def drain(self) -> None:
         while self._socket.poll(0):
@@ -405,6 +406,7 @@ class _RawListener:
             connection.sink.received(connection, frames)
 
     def close(self) -> None:
+        self.done = True
         self._socket.close(0)
 
 

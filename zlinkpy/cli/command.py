@@ -11,6 +11,7 @@ from zlinkpy.cli.demo import demo
 from zlinkpy.cli.doctor import doctor
 from zlinkpy.cli.exit_codes import EPILOG
 from zlinkpy.cli.nodes import nodes
+from zlinkpy.cli.peers import peers
 from zlinkpy.cli.run import run
 from zlinkpy.cli.store import store
 
@@ -21,5 +22,5 @@ def main() -> None:
     """Run and operate nodes of a zlinkpy mesh. Start with: zlink demo"""
 
 
-for _command in (run, demo, nodes, request, send, store, doctor):
+for _command in (run, demo, nodes, peers, request, send, store, doctor):
     main.add_command(_command)

@@ -35,6 +35,7 @@ from zlinkpy.link.constants import (
     PEER_DEADLINE,
 )
 from zlinkpy.link.failure import Failure, FailureReason, reason_of_close, reason_of_reject
+from zlinkpy.link.intent import DialIntent, IntentState
 from zlinkpy.link.lanes import PairPhase
 from zlinkpy.link.liveness import Expired, Judgement, ProbeLiveness, SendProbe
 from zlinkpy.link.owner import Judged, LivenessOwner
@@ -57,12 +58,14 @@ __all__ = [
     "BeaconSchedule",
     "CloseLane",
     "Dial",
+    "DialIntent",
     "Ended",
     "Expectation",
     "Expired",
     "Failure",
     "FailureReason",
     "IdentityChange",
+    "IntentState",
     "Judged",
     "Judgement",
     "LinkCommand",

@@ -5,8 +5,17 @@ from __future__ import annotations
 from zlinkpy.mesh.calls import Calls
 from zlinkpy.mesh.client_server_client import ClientOptions, ClientServerClient
 from zlinkpy.mesh.client_server_server import ClientServerServer, ServerOptions
+from zlinkpy.mesh.connections import (
+    CONNECTIONS_CHANNEL,
+    ConnectionReport,
+    ConnectionsAsked,
+    NodeConnections,
+    channel_reports,
+    mesh_reports,
+)
 from zlinkpy.mesh.core import MeshCore
 from zlinkpy.mesh.dispatch import HandlerTable
+from zlinkpy.mesh.framework import FRAMEWORK_PREFIX
 from zlinkpy.mesh.identity import (
     ListenPlan,
     automatic_rid,
@@ -17,11 +26,11 @@ from zlinkpy.mesh.identity import (
 )
 from zlinkpy.mesh.limits import DEFAULT_MAX_MESSAGE_BYTES, check_max_message_bytes
 from zlinkpy.mesh.observation import channel_status
+from zlinkpy.mesh.options import ANONYMOUS, MeshOptions
 from zlinkpy.mesh.peers import ListedNode
 from zlinkpy.mesh.request_table import RequestStatistics
-from zlinkpy.mesh.route_mesh import ANONYMOUS, MeshOptions, RouteMesh
+from zlinkpy.mesh.route_mesh import RouteMesh
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
-from zlinkpy.mesh.shapes import RawMessage
 from zlinkpy.mesh.status import (
     SNAPSHOT_PEER_LIMIT,
     ChannelRole,
@@ -38,8 +47,10 @@ from zlinkpy.mesh.status import (
 
 __all__ = [
     "ANONYMOUS",
+    "CONNECTIONS_CHANNEL",
     "DEFAULT_MAX_MESSAGE_BYTES",
     "DEFAULT_WEIGHT",
+    "FRAMEWORK_PREFIX",
     "SNAPSHOT_PEER_LIMIT",
     "Calls",
     "ChannelRole",
@@ -48,6 +59,8 @@ __all__ = [
     "ClientServerClient",
     "ClientServerServer",
     "ClientSnapshot",
+    "ConnectionReport",
+    "ConnectionsAsked",
     "HandlerTable",
     "ListedNode",
     "ListenPlan",
@@ -55,21 +68,23 @@ __all__ = [
     "MeshOptions",
     "MeshSnapshot",
     "MeshStatus",
+    "NodeConnections",
     "PeerPhase",
     "PeerSnapshot",
     "PeerState",
     "PeerStatus",
-    "RawMessage",
     "RequestStatistics",
     "RouteMesh",
     "ServerOptions",
     "TopologyState",
     "automatic_rid",
+    "channel_reports",
     "channel_status",
     "check_fixed_rid",
     "check_max_message_bytes",
     "check_peer_endpoint",
     "check_prefix",
     "check_weight",
+    "mesh_reports",
     "plan_listener",
 ]

@@ -29,8 +29,7 @@ from zlinkpy.mesh.local import LocalTarget
 from zlinkpy.mesh.peer_link import PeerLink
 from zlinkpy.mesh.request_table import Pending
 from zlinkpy.mesh.route_mesh import RouteMesh
-from zlinkpy.mesh.shapes import Shape
-from zlinkpy.messages import Request, to_milliseconds, validate_metadata
+from zlinkpy.messages import Request, Shape, to_milliseconds, validate_metadata
 from zlinkpy.wire import (
     Record,
     Reply,
@@ -171,6 +170,19 @@ class Calls:
         target = self._node(mesh, rid)
         entry = self._core.requests.open(target, trio.current_time() + ms / 1000, shape.packet_name)
         return await self._request(target, entry, shape, None, ms, payload, flagged, metadata)
+
+    # -- the framework's own channels ----------------------------------------------------------------------------------
+
+    async def _ask_member(self, mesh: str, rid: str, channel: str, request: Request[R], *, timeout: float) -> R:
+        """Ask exactly the node `rid`, of any role, on a channel of the framework. Raises as `request_to_node`."""
+        shape = self._shape(request)
+        payload = shape.encode(request)
+        ms = to_milliseconds(timeout)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        target = self._mesh(mesh).member(rid)
+        entry = self._core.requests.open(target, trio.current_time() + ms / 1000, shape.packet_name)
+        reply: R = await self._request(target, entry, shape, channel, ms, payload, None, None)
+        return reply
 
     # -- the shared stretch -------------------------------------------------------------------------------------------
 

@@ -18,10 +18,10 @@ from zlinkpy.mesh.dialler import Dialler, Expected
 from zlinkpy.mesh.dispatch import HandlerTable
 from zlinkpy.mesh.limits import advertised_limit, transport_limit
 from zlinkpy.mesh.local import LocalTarget
+from zlinkpy.mesh.options import ANONYMOUS
 from zlinkpy.mesh.peer_link import LaneSink, PeerLink
 from zlinkpy.mesh.peers import Peer
 from zlinkpy.mesh.remote import remote_of
-from zlinkpy.mesh.route_mesh import ANONYMOUS
 from zlinkpy.mesh.selection import SmoothWeighted
 from zlinkpy.mesh.service_link import ServiceLink, ServiceSink
 from zlinkpy.transport import Connection, Pattern, Transport

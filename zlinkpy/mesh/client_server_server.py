@@ -16,8 +16,8 @@ from zlinkpy.mesh.dispatch import HandlerTable
 from zlinkpy.mesh.holder import LinkHolder
 from zlinkpy.mesh.identity import ListenPlan
 from zlinkpy.mesh.limits import advertised_limit, transport_limit
+from zlinkpy.mesh.options import ANONYMOUS
 from zlinkpy.mesh.peer_link import PeerLink
-from zlinkpy.mesh.route_mesh import ANONYMOUS
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
 from zlinkpy.mesh.service_link import LANE, ServiceLink, ServiceSink
 from zlinkpy.telemetry import catalogue

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from zlinkpy.entropy import Entropy
-from zlinkpy.execution import Permits, Pressure, Workers
+from zlinkpy.execution import Ingress, Permits, Pressure, SharedTimer, Workers
 from zlinkpy.link import Action, LivenessOwner
-from zlinkpy.mesh.ingress import Ingress
+from zlinkpy.mesh.framework import FrameworkChannels
 from zlinkpy.mesh.request_table import RequestTable
-from zlinkpy.mesh.shapes import Shapes
-from zlinkpy.mesh.timer import SharedTimer
-from zlinkpy.messages import Codecs
+from zlinkpy.messages import Codecs, Shapes
 from zlinkpy.telemetry import Telemetry
 from zlinkpy.wire import FlowState, RuntimeState
 
@@ -58,6 +56,7 @@ class MeshCore:
         self.telemetry = telemetry
         self.codecs = codecs
         self.shapes = Shapes(codecs)
+        self.framework = FrameworkChannels(codecs, self.shapes)
         self.permits = permits
         self.workers = workers
         self.timer = SharedTimer()

@@ -10,10 +10,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from zlinkpy.link import Backoff, Ended, Expectation, Failure
+from zlinkpy.link import Backoff, DialIntent, Ended, Expectation, Failure
 from zlinkpy.mesh.dispatch import HandlerTable
 from zlinkpy.mesh.holder import LinkHolder
-from zlinkpy.mesh.intent import DialIntent
 from zlinkpy.mesh.peer_link import LaneSink, PeerLink
 from zlinkpy.mesh.peers import ListedNode, Peer, PeerBook
 from zlinkpy.transport import Connection

@@ -17,8 +17,8 @@ import trio
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError, ErrorKind, ProtocolError, ZlinkError
-from zlinkpy.mesh.shapes import Decoder, payload_decoder
-from zlinkpy.messages import NO_METADATA, Codecs, HandlerSpec, MessageContext
+from zlinkpy.execution import is_failure
+from zlinkpy.messages import NO_METADATA, Codecs, Decoder, HandlerSpec, MessageContext, payload_decoder
 from zlinkpy.telemetry import catalogue
 from zlinkpy.wire import (
     ChannelRequest,
@@ -62,15 +62,6 @@ _INTERNAL = (TerminalResult.INTERNAL_ERROR, FailureCode.REQUEST_FAILED)
 def failure_of(error: BaseException) -> tuple[TerminalResult, FailureCode]:
     """The wire result and code a handler's exception is answered with."""
     return _FAILURE.get(error.kind, _INTERNAL) if isinstance(error, ZlinkError) else _INTERNAL
-
-
-def is_failure(error: BaseException) -> bool:
-    """True for what a handler raised on its own account, SystemExit and foreign base exceptions included: one message
-    must not end the process, and its requester must not wait for ever. False for what is meant for others and passes
-    through it: cancellation, Ctrl-C, the end of a coroutine."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(is_failure(each) for each in error.exceptions)
-    return not isinstance(error, trio.Cancelled | KeyboardInterrupt | GeneratorExit)
 
 
 class ReplyRoute(Protocol):

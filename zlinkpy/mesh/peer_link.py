@@ -58,7 +58,7 @@ from zlinkpy.wire import (
 )
 
 if TYPE_CHECKING:
-    from zlinkpy.mesh.intent import DialIntent
+    from zlinkpy.link import DialIntent
     from zlinkpy.mesh.request_table import RequestTable
 
 log = logging.getLogger("zlinkpy.mesh")
@@ -400,6 +400,11 @@ class PeerLink:
         except ConnectionClosed:
             return False
         return False
+
+    def answer(self, frames: list[bytes]) -> None:
+        """Submit the framework's own reply without waiting: bounded and in order, as every infrastructure record."""
+        if self._completion is not None:
+            self._completion.post(frames)
 
     def gone(self) -> ZlinkError:
         """The error of a call whose route went away before its record was taken (LV [D11])."""

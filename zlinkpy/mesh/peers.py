@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, frozen
 
-from zlinkpy.link import Expectation, Failure, PairPhase
-from zlinkpy.mesh.intent import DialIntent, IntentState
+from zlinkpy.link import DialIntent, Expectation, Failure, IntentState, PairPhase
 from zlinkpy.mesh.remote import Remote
 from zlinkpy.mesh.status import PeerPhase, PeerState
 from zlinkpy.wire import ObjectRole, RejectReason, RuntimeState

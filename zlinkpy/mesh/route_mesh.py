@@ -9,21 +9,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from attrs import frozen
-
 from zlinkpy.errors import ConfigurationError, NotFoundError, UnavailableError
 from zlinkpy.link import Ended, Expectation, Pair, roles_not_required
 from zlinkpy.mesh.channels import Channel
 from zlinkpy.mesh.dialler import Dialler, Expected
 from zlinkpy.mesh.dispatch import HandlerTable
-from zlinkpy.mesh.identity import ListenPlan
 from zlinkpy.mesh.local import LocalTarget
 from zlinkpy.mesh.observation import mesh_snapshot, mesh_status
+from zlinkpy.mesh.options import MeshOptions
 from zlinkpy.mesh.peer_link import LaneSink, PeerLink
-from zlinkpy.mesh.peers import ListedNode
+from zlinkpy.mesh.peers import ListedNode, Peer
 from zlinkpy.mesh.reception import Reception
 from zlinkpy.mesh.remote import remote_of
-from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
+from zlinkpy.mesh.selection import check_weight
 from zlinkpy.mesh.status import MeshSnapshot, MeshStatus
 from zlinkpy.transport import Connection, Transport
 from zlinkpy.wire import (
@@ -33,6 +31,7 @@ from zlinkpy.wire import (
     Hello,
     Lane,
     ObjectRole,
+    Record,
     RejectReason,
     RouteMeshAdmission,
     RuntimeState,
@@ -42,27 +41,6 @@ if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
 
 log = logging.getLogger("zlinkpy.mesh")
-
-ANONYMOUS = "anonymous"
-"""The security identity of a node without keys."""
-
-
-@frozen(kw_only=True)
-class MeshOptions:
-    """What a mesh node is told at its start and cannot change afterwards."""
-
-    name: str
-    rid: str
-    listener: ListenPlan
-    peers: tuple[str, ...] = ()
-    """Manual peers: endpoints to dial."""
-    discovers: bool = False
-    """True when a Location Store shows the peers."""
-    object_role: ObjectRole = ObjectRole.NONE
-    placement_weight: int = DEFAULT_WEIGHT
-    application_version: int = 0
-    security_identity: str = ANONYMOUS
-    default_request_timeout_ms: int = 30_000
 
 
 class RouteMesh(Dialler):
@@ -167,16 +145,27 @@ class RouteMesh(Dialler):
         """The target of a node direct call. Raises NotFoundError or UnavailableError (SA-122, SA-123)."""
         if rid == self.rid:
             return self.local
-        peer = self.book.by_rid(rid)
-        if peer is None:
-            raise NotFoundError(f"node {rid!r} is not a member of mesh {self.name!r}")
+        peer = self._known(rid)
         if peer.object_role is ObjectRole.CLIENT:
             raise NotFoundError(
                 f"node {rid!r} of mesh {self.name!r} is an object client and takes no node direct messages"
             )
+        return self._connected(peer)
+
+    def member(self, rid: str) -> PeerLink:
+        """The connection with another node, whatever its role. Raises NotFoundError or UnavailableError."""
+        return self._connected(self._known(rid))
+
+    def _known(self, rid: str) -> Peer:
+        peer = self.book.by_rid(rid)
+        if peer is None:
+            raise NotFoundError(f"node {rid!r} is not a member of mesh {self.name!r}")
+        return peer
+
+    def _connected(self, peer: Peer) -> PeerLink:
         if not peer.ready:
             raise UnavailableError(
-                f"node {rid!r} of mesh {self.name!r} is known, but its connection is not ready",
+                f"node {peer.rid!r} of mesh {self.name!r} is known, but its connection is not ready",
                 cause="RouteNotConnected",
             )
         assert peer.link is not None
@@ -319,6 +308,9 @@ class RouteMesh(Dialler):
     def link_ended(self, link: PeerLink, ended: Ended) -> None:
         self._pairs.pop(link.pair_id, None)
         super().link_ended(link, ended)
+
+    def _takes_itself(self, link: PeerLink, record: Record) -> bool:
+        return self.core.framework.take(link, record)
 
     # -- observation ---------------------------------------------------------------------------------------------------
 

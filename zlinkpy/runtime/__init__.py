@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zlinkpy.mesh import ChannelStatus, MeshSnapshot, MeshStatus, RawMessage
+from zlinkpy.mesh import ChannelStatus, MeshSnapshot, MeshStatus
+from zlinkpy.messages import RawMessage
 from zlinkpy.runtime.channel_registration import ServedChannel
 from zlinkpy.runtime.host import Host
 from zlinkpy.runtime.registration import Mesh

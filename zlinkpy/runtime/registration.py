@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
-from zlinkpy.mesh import DEFAULT_WEIGHT, check_fixed_rid, check_prefix, check_weight, plan_listener
+from zlinkpy.mesh import DEFAULT_WEIGHT, FRAMEWORK_PREFIX, check_fixed_rid, check_prefix, check_weight, plan_listener
 from zlinkpy.messages import HandlerKind, check_handler, to_milliseconds
 from zlinkpy.wire import ObjectRole
 
@@ -21,7 +21,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_LISTEN = "tcp://127.0.0.1:0"
 DEFAULT_PREFIX = "node"
 NAME_BYTES = 255
-FRAMEWORK_CHANNELS = "zlink."
 
 
 def check_name(name: str, what: str) -> str:
@@ -40,9 +39,9 @@ def check_name(name: str, what: str) -> str:
 def check_channel_name(name: str) -> str:
     """A channel name an application may have: not one of the framework's."""
     check_name(name, "channel name")
-    if name.startswith(FRAMEWORK_CHANNELS):
+    if name.startswith(FRAMEWORK_PREFIX):
         raise ConfigurationError(
-            f"channel {name!r}: names that start with {FRAMEWORK_CHANNELS!r} belong to the framework"
+            f"channel {name!r}: names that start with {FRAMEWORK_PREFIX!r} belong to the framework"
         )
     return name
 

@@ -10,17 +10,22 @@ import trio
 from zlinkpy.errors import ConfigurationError, InvalidOperationError, NotFoundError, ZlinkError
 from zlinkpy.location import OwnerLease, StoreHealth
 from zlinkpy.mesh import (
+    CONNECTIONS_CHANNEL,
     Calls,
     ChannelStatus,
     ClientOptions,
     ClientServerClient,
     ClientServerServer,
+    ConnectionsAsked,
     MeshCore,
     MeshSnapshot,
     MeshStatus,
+    NodeConnections,
     RequestStatistics,
     RouteMesh,
+    channel_reports,
     channel_status,
+    mesh_reports,
 )
 from zlinkpy.runtime.channel_plan import ServerPlan
 from zlinkpy.runtime.discovery import MeshLocation, ServiceLocation
@@ -77,6 +82,7 @@ class Runtime(Calls):
         self._termination: TerminationResult | None = None
         self._stopping = False
         self._stopped = trio.Event()
+        core.framework.serve(CONNECTIONS_CHANNEL, ConnectionsAsked, lambda _asked: self.connections())
 
     # -- start, called by Host ----------------------------------------------------------------------------------------
 
@@ -192,6 +198,31 @@ class Runtime(Calls):
     def mesh_snapshot(self, mesh: str) -> MeshSnapshot:
         """The bounded diagnostic view of `mesh`: identities, phases, last failures (LV-164..169)."""
         return self._registered(mesh).snapshot()
+
+    def connections(self) -> NodeConnections:
+        """Every connection of this host at this instant, with the last failure of each; a copy."""
+        now = trio.current_time()
+        snapshots = [mesh.snapshot() for mesh in self._meshes.values()]
+        channels = [self.channel_status(name) for name in {**self._servers, **self._clients}]
+        return NodeConnections(
+            state=self._lifecycle.state.name.lower(),
+            connections=(
+                *(report for snapshot in snapshots for report in mesh_reports(snapshot, now)),
+                *(report for status in channels for report in channel_reports(status, now)),
+            ),
+            omitted=sum(snapshot.omitted for snapshot in snapshots)
+            + sum(status.omitted + status.clients_omitted for status in channels),
+        )
+
+    async def connections_of(self, mesh: str, rid: str, *, timeout: float = 5.0) -> NodeConnections:
+        """Ask the node `rid` of `mesh` for its connections: what ``zlink peers`` shows.
+
+        It answers without a permit, so also while its job queue is full. Raises NotFoundError for a node nobody knows,
+        UnavailableError when it is not connected, DeadlineExceededError after `timeout` seconds.
+        """
+        if rid == self._registered(mesh).rid:
+            return self.connections()
+        return await self._ask_member(mesh, rid, CONNECTIONS_CHANNEL, ConnectionsAsked(), timeout=timeout)
 
     def node_rid(self, mesh: str) -> str:
         """This node's routing id in `mesh`."""

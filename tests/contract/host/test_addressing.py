@@ -13,8 +13,7 @@ from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Note
 from tests.location_hosts import Gate
 from tests.puppet import PuppetPair, until
 from zlinkpy.entropy import SeededEntropy
-from zlinkpy.mesh import RawMessage
-from zlinkpy.messages import Codecs
+from zlinkpy.messages import Codecs, RawMessage
 from zlinkpy.wire import ChannelRequest, ChannelSend, FlowState, NodeSend, ObjectRole, ReceiveFlow, RuntimeState
 
 codec = Codecs().default

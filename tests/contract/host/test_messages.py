@@ -11,8 +11,7 @@ import zlinkpy as zl
 from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Note
 from tests.puppet import until
 from zlinkpy.errors import ProtocolError
-from zlinkpy.mesh import RawMessage
-from zlinkpy.messages import Codecs
+from zlinkpy.messages import Codecs, RawMessage
 from zlinkpy.wire import Close, NodeRequest, NodeSend, PayloadHead, Reply, encode
 
 codec = Codecs().default

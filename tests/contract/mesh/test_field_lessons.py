@@ -14,8 +14,8 @@ from tests.contract.mesh.nodes import CHANNEL, Echo, Node, World, linked, refuse
 from tests.contract.mesh.test_probes import note, request
 from tests.puppet import APP, until
 from zlinkpy.errors import DeadlineExceededError, UnavailableError, ZlinkError
+from zlinkpy.execution.ingress import PARKED_RECORDS
 from zlinkpy.link import FailureReason
-from zlinkpy.mesh.ingress import PARKED_RECORDS
 from zlinkpy.wire import Hello, NodeRequest, Reply, encode
 
 SERVER = {CHANNEL: 100}

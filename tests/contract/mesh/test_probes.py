@@ -17,9 +17,9 @@ import zlinkpy as zl
 from tests.contract.mesh.nodes import ALL_ROLES, CALLERS, CHANNEL, ROLES, Echo, Node, Note, World, linked, publish
 from tests.puppet import COMPLETION, until
 from zlinkpy.errors import DeadlineExceededError, ZlinkError
+from zlinkpy.execution.timer import SharedTimer
 from zlinkpy.link import FailureReason, LivenessOwner, ProbeLiveness
 from zlinkpy.mesh import PeerPhase, PeerState
-from zlinkpy.mesh.timer import SharedTimer
 from zlinkpy.messages import Codecs
 from zlinkpy.telemetry import catalogue
 from zlinkpy.wire import (

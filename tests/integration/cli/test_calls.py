@@ -155,6 +155,42 @@ def test_doctor_measures_the_store_and_warns_of_eviction(place: Path, valkey: Te
     assert "set maxmemory-policy noeviction (it is allkeys-lru)" in result.stdout
 
 
+def test_peers_shows_how_one_node_s_connections_stand(place: Path, store: str) -> None:
+    run = ["run", "server:host", "--store", store, "--json"]
+    with running(*run, cwd=place) as one:
+        rid, _ = rid_of(one)
+        alone = zlink_here("peers", "--store", store, "--json")
+        assert (alone.exit_code, json.loads(alone.stdout)["node"]) == (0, rid)
+        with running(*run, cwd=place) as two:
+            other, endpoint = rid_of(two)
+            unclear = zlink_here("peers", "--store", store)
+            assert unclear.exit_code == 1
+            assert "mesh play has 2 nodes; name one: " in unclear.stderr
+            answer = json.loads(zlink_here("peers", rid, "--store", store, "--json").stdout)
+            assert (answer["node"], answer["state"], answer["omitted"]) == (rid, "serving", 0)
+            (seen,) = answer["connections"]
+            assert (seen["kind"], seen["name"], seen["peer"], seen["phase"]) == ("mesh", "play", other, "ready")
+            assert (seen["endpoint"], seen["channels"], seen["last_failure"]) == (endpoint, {"talk": 100}, None)
+            two.signal(signal.SIGKILL)
+            two.end()
+        table = zlink_here("peers", rid, "--store", store)
+        assert table.exit_code == 0
+        (row,) = table.stdout.splitlines()[1:]
+        assert other in row
+        assert "reconnecting" in row
+        assert "transport_error" in row
+        assert f"node {rid} is serving" in table.stderr
+
+
+def test_peers_of_a_node_that_is_not_there_says_who_is(place: Path, node: Running) -> None:
+    rid, endpoint = rid_of(node)
+    peer = ["--peer", endpoint, "--mesh", "play"]
+    assert json.loads(zlink_here("peers", *peer, "--json").stdout)["node"] == rid
+    missing = zlink_here("peers", "nobody", *peer, "--timeout", "1")
+    assert missing.exit_code == 4
+    assert f"no ready target for node nobody of mesh play within 1 s: connected are {rid}" in missing.stderr
+
+
 def test_a_reader_that_has_gone_ends_the_command_without_a_traceback(place: Path) -> None:
     with running("nodes", "--store", "memory://", "--watch", "--json", cwd=place) as watch:
         watch.line()

@@ -17,7 +17,8 @@ import trio
 from attrs import define, field
 
 from zlinkpy.errors import ShuttingDownError
-from zlinkpy.execution import Job, Permits, Workers, in_turn
+from zlinkpy.execution.permits import Permits
+from zlinkpy.execution.workers import Job, Workers, in_turn
 
 # A peer that ignores `paused` can fill this much before its node's listener is no longer read.
 PARKED_RECORDS = 4096

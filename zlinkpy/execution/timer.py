@@ -12,7 +12,7 @@ from typing import Protocol
 
 import trio
 
-log = logging.getLogger("zlinkpy.mesh")
+log = logging.getLogger("zlinkpy.execution")
 
 
 class TimerSource(Protocol):

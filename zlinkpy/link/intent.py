@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from zlinkpy.link import Backoff, Expectation
+from zlinkpy.link.admission import Expectation
+from zlinkpy.link.backoff import Backoff
 
 
 class IntentState(Enum):

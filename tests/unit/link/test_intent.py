@@ -6,7 +6,7 @@ import pytest
 
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.link import Backoff, Expectation
-from zlinkpy.mesh.intent import DialIntent, IntentState
+from zlinkpy.link.intent import DialIntent, IntentState
 
 ENDPOINT = "tcp://127.0.0.1:5501"
 

@@ -10,7 +10,8 @@ from typing import Any
 from attrs import frozen
 
 from zlinkpy.errors import ProtocolError
-from zlinkpy.messages import Codecs, Request, packet_name_of, reply_type_of
+from zlinkpy.messages.codec import Codecs
+from zlinkpy.messages.declare import Request, packet_name_of, reply_type_of
 from zlinkpy.wire import (
     ChannelRequest,
     ChannelSend,

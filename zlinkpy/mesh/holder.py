@@ -83,10 +83,6 @@ class LinkHolder:
     def _content_is_old(self) -> None:
         """What this side says about itself has to be made anew."""
 
-    def _takes_itself(self, link: PeerLink, record: Record) -> bool:
-        """True when a record that no handler is registered for was dealt with here."""
-        return False
-
     def _leave(self) -> None:
         """Take and start no further connection."""
 
@@ -229,7 +225,7 @@ class LinkHolder:
         core = self.core
         deadline = now + command.ms / 1000 if is_request else None
         job = Job(self, record, link.rid or "", link if is_request else None, deadline)
-        if job.handler is None and self._takes_itself(link, record):
+        if job.handler is None and core.framework.take(link, record):
             return
         if not core.taking:
             job.refuse(TerminalResult.TERMINATED, FailureCode.NONE, "this host is shutting down")

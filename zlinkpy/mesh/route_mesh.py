@@ -31,7 +31,6 @@ from zlinkpy.wire import (
     Hello,
     Lane,
     ObjectRole,
-    Record,
     RejectReason,
     RouteMeshAdmission,
     RuntimeState,
@@ -308,9 +307,6 @@ class RouteMesh(Dialler):
     def link_ended(self, link: PeerLink, ended: Ended) -> None:
         self._pairs.pop(link.pair_id, None)
         super().link_ended(link, ended)
-
-    def _takes_itself(self, link: PeerLink, record: Record) -> bool:
-        return self.core.framework.take(link, record)
 
     # -- observation ---------------------------------------------------------------------------------------------------
 

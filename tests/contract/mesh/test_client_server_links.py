@@ -294,7 +294,7 @@ async def test_a_leaving_server_gets_no_new_client_and_keeps_those_it_has(
     assert len(p.lanes) == 1
 
 
-@pytest.mark.contract("LV-151")
+@pytest.mark.contract("LO-171")
 async def test_a_server_that_is_gone_from_the_list_is_no_target_and_stays_connected(
     autojump_clock: object, world: World
 ) -> None:

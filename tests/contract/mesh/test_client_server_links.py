@@ -577,3 +577,20 @@ async def test_the_flow_state_is_told_before_the_connection_is_a_route(
             node.rt._core.permits.release()
         await trio.sleep(0.001)
         assert p.pair.app.commands(ReceiveFlow)[-1] == ReceiveFlow(FlowState.RUNNING)
+
+
+@pytest.mark.contract("LV-164")
+async def test_the_connections_of_a_host_include_those_of_its_channels(autojump_clock: object, world: World) -> None:
+    endpoint = "tcp://127.0.0.1:5778"
+    s = await server(world, "s", uses=True, servers=[endpoint, "tcp://127.0.0.1:5999"], listen=endpoint)
+    await s.ready("s")
+    await trio.sleep(1)
+    said = s.rt.connections()
+    assert [(each.kind, each.name, each.peer, each.phase) for each in said.connections] == [
+        ("client_server", CHANNEL, "s", "ready"),
+        ("client_server", CHANNEL, None, "connecting"),
+        ("client_server", CHANNEL, None, "ready"),
+    ]
+    assert said.connections[0].channels == {CHANNEL: 100}
+    assert said.connections[1].last_failure == "transport_error"
+    assert said.omitted == 0

@@ -278,6 +278,29 @@ async def test_two_endpoints_of_one_server_make_one_connection(autojump_clock: o
     assert c.is_ready("p")
 
 
+async def test_of_two_processes_under_one_id_the_one_that_answers_stays(
+    autojump_clock: object, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    p = await listening(world, "p")
+    q = await listening(world, "p", generation=8)
+    q.admits = False
+    c = await client(world, servers=[p.endpoint, q.endpoint])
+    await c.ready("p")
+    q.admits = True
+    await trio.sleep(60)
+    assert len(p.pairs) == 1
+    assert p.pair.is_up
+    assert c.targets == 1
+    assert len(q.pairs) < 30  # tried again with the growing pauses of any failed dial
+    assert "two nodes use one routing id" in caplog.text
+    assert world.network is not None
+    world.network.refuse(p.endpoint)
+    p.pair.hang_up()
+    await until(lambda: c.targets == 0)
+    await until(lambda: c.targets == 1, 10)
+    assert q.pair.app.is_open
+
+
 # -- across a loss
 
 

@@ -159,7 +159,7 @@ async def test_a_dial_without_an_admit_ends_after_five_seconds_and_is_repeated(
     await until(lambda: c.targets == 1, 20)
 
 
-@pytest.mark.contract("LV-128", "LV-129", "LV-130")
+@pytest.mark.contract("LV-122", "LV-128", "LV-129", "LV-130")
 async def test_nothing_is_dialled_before_the_old_connection_was_seen_closed(
     autojump_clock: object, world: World
 ) -> None:

@@ -11,8 +11,8 @@ from zlinkpy.mesh.connections import (
     ConnectionsAsked,
     NodeConnections,
     ago,
+    channel_reports,
     mesh_reports,
-    peer_report,
 )
 from zlinkpy.mesh.core import MeshCore
 from zlinkpy.mesh.dispatch import HandlerTable
@@ -80,6 +80,7 @@ __all__ = [
     "TopologyState",
     "ago",
     "automatic_rid",
+    "channel_reports",
     "channel_status",
     "check_fixed_rid",
     "check_max_message_bytes",
@@ -87,6 +88,5 @@ __all__ = [
     "check_prefix",
     "check_weight",
     "mesh_reports",
-    "peer_report",
     "plan_listener",
 ]

@@ -23,9 +23,9 @@ from zlinkpy.mesh import (
     NodeConnections,
     RequestStatistics,
     RouteMesh,
+    channel_reports,
     channel_status,
     mesh_reports,
-    peer_report,
 )
 from zlinkpy.runtime.channel_plan import ServerPlan
 from zlinkpy.runtime.discovery import MeshLocation, ServiceLocation
@@ -207,16 +207,16 @@ class Runtime(Calls):
         """Every connection of this host at this instant, with the last failure of each; a copy."""
         now = trio.current_time()
         snapshots = [mesh.snapshot() for mesh in self._meshes.values()]
-        clients = [(name, channel_status(None, client)) for name, client in self._clients.items()]
+        channels = [self.channel_status(name) for name in {**self._servers, **self._clients}]
         return NodeConnections(
             state=self._lifecycle.state.name.lower(),
             connections=(
                 *(report for snapshot in snapshots for report in mesh_reports(snapshot, now)),
-                *(peer_report("client_server", name, peer, now) for name, status in clients for peer in status.peers),
+                *(report for status in channels for report in channel_reports(status, now)),
                 *self.fanout.reports(now),
             ),
             omitted=sum(snapshot.omitted for snapshot in snapshots)
-            + sum(status.omitted for _, status in clients)
+            + sum(status.omitted + status.clients_omitted for status in channels)
             + self.fanout.omitted,
         )
 

@@ -29,8 +29,11 @@ from zlinkpy.transport.monitor import MonitorEvent
 ZAP_DOMAIN = b"zlink"
 
 MECHANISM_MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+# The socket types of the two ends do not go together.
+WRONG_KIND = int(zmq.PROTOCOL_ERROR_ZMTP_INVALID_METADATA)
 _WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 REFUSED = 400
+_KINDS = "a fanout publisher takes subscribers only, and nothing else takes them; check the port"
 CURVE = "CURVE"
 _HUNG_UP = (errno.EPIPE, errno.ECONNRESET)
 _OUT_OF_TIME = (errno.EAGAIN, errno.ETIMEDOUT)
@@ -129,6 +132,8 @@ class DialHandshake:
         elif event is MonitorEvent.PROTOCOL_FAILED:
             if value == MECHANISM_MISMATCH:
                 return self._one_sided()
+            if value == WRONG_KIND:
+                return HandshakeFailure(f"the peer is of another kind: {_KINDS}")
             return HandshakeFailure(f"the peer broke the transport handshake (libzmq code {value:#x})")
         elif event is MonitorEvent.HANDSHAKE_FAILED and value in _OUT_OF_TIME:
             return self.timed_out()
@@ -198,6 +203,8 @@ def accepted_failure(event: MonitorEvent, value: int, *, has_keys: bool) -> str:
             "it dialled with another public key than this node's: correct what its allow-list or the descriptor says "
             "of this node"
         )
+    if event is MonitorEvent.PROTOCOL_FAILED and value == WRONG_KIND:
+        return f"it is of another kind: {_KINDS}"
     hung_up = event is MonitorEvent.HANDSHAKE_FAILED and value in _HUNG_UP
     if has_keys and event is MonitorEvent.HANDSHAKE_FAILED and not hung_up:
         return "the authenticator of this node is absent"

@@ -20,8 +20,7 @@ import trio
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError
-from zlinkpy.security import HostKeys
-from zlinkpy.transport.curve import CURVE, MECHANISM_MISMATCH, REFUSED, HandshakeFailure
+from zlinkpy.transport.curve import CURVE, MECHANISM_MISMATCH, REFUSED, WRONG_KIND, HandshakeFailure
 from zlinkpy.transport.endpoints import Endpoint
 from zlinkpy.transport.monitor import MonitorEvent
 
@@ -92,18 +91,19 @@ class Attempt:
     due: float
 
 
-def shake_hands(end: MemoryEnd[Any], server: HostKeys | None) -> HandshakeFailure | None:
-    """What comes of a key exchange, in the words that a ZeroMQ socket would have for it."""
-    client = end.transport.curve.keys
+def shake_hands(end: MemoryEnd[Any], bound: MemoryBound[Any]) -> HandshakeFailure | None:
+    """What comes of a handshake, in the words that a ZeroMQ socket would have for it."""
+    client, server = end.transport.curve.keys, bound.transport.curve.keys
     handshake = end.transport.curve.handshake(end.peer_key)
     if (client is None) != (server is None):
         return handshake.failure(MonitorEvent.PROTOCOL_FAILED, MECHANISM_MISMATCH)
-    if client is None or server is None:
-        return None
-    if end.peer_key != server.public:
-        return handshake.after_asking(CURVE)
-    if not server.admits(client.public):
-        return handshake.failure(MonitorEvent.AUTHENTICATION_FAILED, REFUSED)
+    if client is not None and server is not None:
+        if end.peer_key != server.public:
+            return handshake.after_asking(CURVE)
+        if not server.admits(client.public):
+            return handshake.failure(MonitorEvent.AUTHENTICATION_FAILED, REFUSED)
+    if end.carries != bound.carries:
+        return handshake.failure(MonitorEvent.PROTOCOL_FAILED, WRONG_KIND)
     return None
 
 
@@ -314,10 +314,7 @@ class MemoryNetwork:
         if listener is None or text in self._refusing:
             connection.refused()
             return None
-        if listener.carries != connection.carries:
-            connection.refused("transport handshake failed")
-            return None
-        failure = shake_hands(connection, listener.transport.curve.keys)
+        failure = shake_hands(connection, listener)
         if failure is not None:
             connection.refused(failure.text, for_security=failure.is_security)
             return None

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.contract.transport.worlds import Reception, Recorder, World, audience, eventually
+from tests.contract.transport.worlds import Reception, Recorder, World, audience, eventually, until_heard
 from zlinkpy.errors import ConfigurationError
 from zlinkpy.transport import ConnectionClosed, Publisher, Subscription
 from zlinkpy.transport.interface import DIAL_SECONDS, LEFTOVERS_SECONDS
@@ -249,7 +249,7 @@ async def test_a_publisher_and_a_listener_do_not_understand_each_other(world: Wo
         for sink in (subscriber, dialler):
             # Whoever notices first hangs up on the other.
             cause = await sink.until_closed(within=DIAL_SECONDS - 1)
-            assert cause in ("transport handshake failed", "disconnected")
+            assert re.search("of another kind: .* subscribers only|hung up during the transport handshake", cause)
             assert sink.told == ["closed"]
         assert not reception.sinks
         await eventually(lambda: publisher.subscribers == 0)
@@ -302,14 +302,15 @@ async def test_a_publisher_that_lingers_is_heard_to_its_end(world: World, clock:
     async with world.host("s") as near, world.host("p") as far:
         publisher = await far.publish(world.endpoint())
         (sink,) = await audience(publisher, (near, EVERYTHING))
-        for number in range(500):
-            publisher.publish([b"n", b"%d" % number, b"x" * 1000])
-        await publisher.aclose(linger=2.0)
+        # More than the kernel's buffers hold.
+        for number in range(100):
+            publisher.publish([b"n", b"%d" % number, BULK])
+        await publisher.aclose(linger=10.0)
         assert far.statistics().publishers == 0
         with pytest.raises(ConnectionClosed):
             publisher.publish([b"n", b"late"])
         assert await sink.until_closed() == "disconnected"
-        assert numbers(sink) == list(range(500))
+        assert numbers(sink) == list(range(100))
         await publisher.aclose()
 
 
@@ -389,9 +390,7 @@ async def test_a_sink_that_fails_costs_its_subscription_only(
         subscription: Subscription = near.subscribe(publisher.endpoint, bad, EVERYTHING)
         await bad.until(lambda: bool(bad.told))
         if where == "received":
-            while not bad.records:
-                publisher.publish([b"n", b"1"])
-                await trio.sleep(0.05)
+            await until_heard(publisher, bad, [b"n", b"1"])
         if where == "closed":
             subscription.close()
         assert await bad.until_closed() == ("closed here" if where == "closed" else "its owner failed")
@@ -426,9 +425,7 @@ async def test_a_subscription_has_a_limit_of_its_own(world: World, clock: MockCl
         narrow = (await audience(publisher, (near, EVERYTHING)))[0]
         wide = Recorder()
         near.subscribe(publisher.endpoint, wide, EVERYTHING, max_message_bytes=100_000)
-        while not wide.records:
-            publisher.publish([b"n", b"0"])
-            await trio.sleep(0.05)
+        await until_heard(publisher, wide, [b"n", b"0"])
         publisher.publish([b"n", b"1", b"x" * 1000])
         publisher.publish([b"n", b"2", b"x" * 1001])
         publisher.publish([b"n", b"3"])

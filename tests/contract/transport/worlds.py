@@ -19,7 +19,7 @@ import trio
 
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.security import HostKeys
-from zlinkpy.transport import Connection, MemoryNetwork, Pattern, Publisher, ZmqTransport
+from zlinkpy.transport import Connection, Listener, MemoryNetwork, Pattern, Publisher, ZmqTransport
 from zlinkpy.transport.rotation import Budgets
 
 # Virtual seconds any wait of a test may take. Only a failing test waits so long.
@@ -133,18 +133,51 @@ class Reception:
         return sink
 
 
-async def audience(publisher: Publisher, *members: tuple[Any, Sequence[bytes]]) -> list[Recorder]:
+@attrs.define
+class Pair:
+    """Both ends of one open connection, whose first record is behind it and in `peer_sink`."""
+
+    listener: Listener
+    connection: Connection
+    sink: Recorder
+    peer: Connection
+    peer_sink: Recorder
+
+
+async def connect(
+    world: World, near: Any, far: Any, sink: Recorder | None = None, reception: Reception | None = None
+) -> Pair:
+    """Dial from `near` to a new listener of `far`."""
+    sink, reception = sink or Recorder(), reception or Reception()
+    listener = await far.listen(world.endpoint(), reception.accept)
+    connection = near.dial(listener.endpoint, sink)
+    await sink.until_opened()
+    connection.send([b"hello"])
+    peer_sink = await reception.until(1)
+    assert peer_sink.connection is not None
+    return Pair(listener, connection, sink, peer_sink.connection, peer_sink)
+
+
+async def until_heard(publisher: Publisher, sink: Recorder, record: Sequence[bytes]) -> None:
+    """Publish `record` until it, or another, reaches `sink`: when a subscription has arrived is told to nobody."""
+    with trio.fail_after(PATIENCE):
+        while not sink.records:
+            publisher.publish(record)
+            with trio.move_on_after(0.02):
+                await sink.until_records(1)
+
+
+async def audience(
+    publisher: Publisher, *members: tuple[Any, Sequence[bytes]], sinks: Sequence[Recorder] = ()
+) -> Sequence[Recorder]:
     """A subscriber of `publisher` for each transport and its topics, when the publisher has read what they ask for."""
-    sinks = [Recorder() for _ in members]
+    sinks = sinks or [Recorder() for _ in members]
     asked = [topics for _, topics in members]
     for sink, (transport, topics) in zip(sinks, members, strict=True):
         transport.subscribe(publisher.endpoint, sink, topics)
     for sink, topics in zip(sinks, asked, strict=True):
         await sink.until_opened()
-        while not sink.records:
-            publisher.publish([topics[0], b"probe"])
-            with trio.move_on_after(0.02):
-                await sink.until_records(1)
+        await until_heard(publisher, sink, [topics[0], b"probe"])
     markers = [[topics[0], b"marker"] for topics in asked]
     for marker in markers:
         publisher.publish(marker)

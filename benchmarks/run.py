@@ -22,6 +22,7 @@ ECHO = Program(module="benchmarks.baselines.zmq_asyncio_echo")
 ONE_WAY = Program(module="benchmarks.baselines.zmq_blocking_pair")
 
 MESH_ECHO = Program(module="benchmarks.subjects.mesh_echo")
+CLIENT_SERVER_ECHO = Program(module="benchmarks.subjects.client_server_echo")
 IDLE = Program(module="benchmarks.subjects.idle_node")
 
 MEASURES: tuple[Measure, ...] = (
@@ -46,6 +47,31 @@ MEASURES: tuple[Measure, ...] = (
         baseline=ONE_WAY,
         subject=MESH_ECHO,
         bar=0.6,
+    ),
+    Measure(
+        name="ClientServer requests, 64 callers",
+        metric="rps",
+        unit="/s",
+        better="higher",
+        baseline=ECHO,
+        subject=CLIENT_SERVER_ECHO,
+        bar=2.0,
+    ),
+    Measure(
+        name="ClientServer request latency, median",
+        metric="p50_us",
+        unit="us",
+        better="lower",
+        baseline=ECHO,
+        subject=CLIENT_SERVER_ECHO,
+    ),
+    Measure(
+        name="ClientServer one-way messages",
+        metric="messages_per_s",
+        unit="/s",
+        better="higher",
+        baseline=ONE_WAY,
+        subject=CLIENT_SERVER_ECHO,
     ),
     Measure(
         name="idle node, 10 peers: processor", metric="cpu_percent", unit="%", better="lower", subject=IDLE, bar=1.0

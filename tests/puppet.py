@@ -254,9 +254,13 @@ class Puppet:
 
     async def listen(self, endpoint: str = "tcp://127.0.0.1:0") -> str:
         """Bind, and advertise what was bound."""
-        self.listener = await self.wire.listen(endpoint, lambda connection: self.lane_type(self, APP, None))
+        self.listener = await self.wire.listen(endpoint, self.listener_sink)
         self.admission = evolve(self.admission, advertised_endpoint=self.listener.endpoint)
         return str(self.listener.endpoint)
+
+    def listener_sink(self, connection: Any) -> PuppetLane:
+        """The sink of an accepted connection."""
+        return self.lane_type(self, APP, None)
 
     def dial(self, endpoint: str, *, pair_id: bytes | None = None, silent: bool = False) -> PuppetPair:
         """Dial the application lane and say hello (unless `silent`); the rest follows by itself."""
@@ -389,6 +393,7 @@ class _RawListener:
         self._accept = accept
         self.endpoint = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.connections: dict[bytes, _RawConnection] = {}
+        self.done = False
 
     def drain(self) -> None:
         while self._socket.poll(0):
@@ -401,6 +406,7 @@ class _RawListener:
             connection.sink.received(connection, frames)
 
     def close(self) -> None:
+        self.done = True
         self._socket.close(0)
 
 

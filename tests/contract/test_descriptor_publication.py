@@ -31,11 +31,8 @@ from zlinkpy.location import (
     GenerationExhausted,
     LeaseDriver,
     LocationOptions,
-    NodeCapacity,
-    ObjectCapability,
     OwnerLease,
     StoreOperation,
-    Usage,
     keys,
 )
 from zlinkpy.location.descriptors import encode_mesh_node
@@ -293,70 +290,6 @@ async def test_the_last_revision_ends_publishing(autojump_clock: object, subject
         assert len(gate.writes(subject.prefix)) == seen
 
 
-@pytest.mark.contract("LO-137")
-async def test_counts_alone_are_published_with_the_next_change_only(autojump_clock: object) -> None:
-    store = MemoryStore()
-    gate = Gate(store)
-    own = node("a", capacity=NodeCapacity(actors=Usage(limit=10)))
-    busy = evolve(own, capacity=NodeCapacity(actors=Usage(3, 1, 10), activations_active=2))
-    async with host(store, "a", gate=gate, own=own, discover=False) as running:
-        running.publisher.update(busy)
-        assert await running.publisher.settled()
-        await trio.sleep(3)
-        assert len(NODE.sent(gate)) == 1
-        running.publisher.update(evolve(busy, placement_weight=1))
-        assert await running.publisher.settled()
-        assert NODE.sent(gate)[-1].capacity == busy.capacity
-
-
-IDENTITY = {
-    "endpoint": "tcp://10.0.0.1:9999",
-    "rid": "b",
-    "mesh_name": "other",
-    "lifecycle_generation": 8,
-    "channel_weights": {"chat": 1, "jobs": 1},
-    "object_role": ObjectRole.CLIENT,
-    "object_capabilities": (ObjectCapability("actor", "user"),),
-    "capacity": NodeCapacity(actors=Usage(limit=11)),
-    "entry_spot_id": "a-entry",
-    "security_identity": "curve",
-    "application_version": 2,
-}
-MUTABLE = {
-    "state": RuntimeState.RELOCATING,
-    "channel_weights": {"chat": 2},
-    "placement_weight": 1,
-    "maintenance_wave": "w2",
-}
-
-
-@pytest.mark.contract("LO-138")
-@pytest.mark.parametrize("name", IDENTITY)
-async def test_identity_cannot_change_under_one_key(autojump_clock: object, name: str) -> None:
-    store = MemoryStore()
-    gate = Gate(store)
-    own = node("a", channel_weights={"chat": 1}, application_version=1, capacity=NodeCapacity(actors=Usage(limit=10)))
-    async with host(store, "a", gate=gate, own=own, discover=False) as running:
-        with pytest.raises(InvalidOperationError, match=name):
-            running.publisher.update(evolve(own, **{name: IDENTITY[name]}))
-        await trio.sleep(3)
-        assert len(NODE.sent(gate)) == 1
-
-
-@pytest.mark.contract("LO-138")
-@pytest.mark.parametrize("name", MUTABLE)
-async def test_what_may_change_is_published(autojump_clock: object, name: str) -> None:
-    store = MemoryStore()
-    own = node("a", channel_weights={"chat": 1})
-    async with host(store, "a", own=own, discover=False) as running:
-        running.publisher.update(evolve(own, **{name: MUTABLE[name]}))
-        assert await running.publisher.settled()
-        stored = await stored_node(store, "a")
-        assert stored is not None
-        assert getattr(stored, name) == MUTABLE[name]
-        assert stored.descriptor_revision == 2
-
-
 @pytest.mark.contract("LO-142")
 @every_kind
 async def test_draining_is_awaited_and_nothing_is_waited_for_afterwards(
@@ -587,21 +520,6 @@ async def test_a_cancelled_host_knows_the_end_of_its_publication_before_it_leave
     assert await stored_lease(store, running.lease.owner_id) is None
     assert trio.current_time() <= 0.3 + 3 * OPTIONS.owner_lease_renew_timeout
     assert gate.running == 0
-
-
-@pytest.mark.contract("LO-081")
-async def test_too_many_capabilities_end_the_start_with_nothing_published(autojump_clock: object) -> None:
-    store = MemoryStore()
-    gate = Gate(store)
-    types = tuple(ObjectCapability("actor", f"t{n}") for n in range(1025))
-    with pytest.raises(ConfigurationError, match="1024"):
-        async with host(store, "a", gate=gate, own=node("a", object_capabilities=types)):
-            raise AssertionError("the host must not start")
-    assert gate.writes(NODES) == []
-    async with host(store, "a", gate=gate, own=node("a", object_capabilities=types[:-1])):
-        stored = await stored_node(store, "a")
-        assert stored is not None
-        assert stored.object_capabilities == types[:-1]
 
 
 @every_kind

@@ -25,7 +25,7 @@ from zlinkpy.cli.stopping import StopSignals, cancel_when
 from zlinkpy.cli.target import load_host
 from zlinkpy.errors import InternalFailureError
 from zlinkpy.location.open import store_label
-from zlinkpy.runtime import Host, Runtime, Settings, TerminationOutcome
+from zlinkpy.runtime import ChannelStatus, Host, Runtime, Settings, TerminationOutcome
 from zlinkpy.wire import RuntimeState
 
 _SHOWN_LABELS = 3
@@ -123,12 +123,26 @@ def _store_label(store: object) -> str | None:
 
 def _serving(rt: Runtime, host: Host, label: str | None) -> dict[str, object]:
     nodes = [{"mesh": mesh, "rid": rt.node_rid(mesh), "endpoint": rt.endpoint(mesh)} for mesh in host.meshes]
-    return {"event": "serving", "pid": os.getpid(), "store": label, "nodes": nodes}
+    channels = [
+        {"channel": status.channel_name, "rid": status.server_rid, "endpoint": status.endpoint}
+        for status in _served(rt, host)
+    ]
+    return {"event": "serving", "pid": os.getpid(), "store": label, "nodes": nodes, "client_servers": channels}
 
 
 def _serving_lines(rt: Runtime, host: Host, label: str | None) -> list[str]:
     tail = f", store {label}" if label else ""
-    return [f"serving: mesh {mesh}, node {rt.node_rid(mesh)}, {rt.endpoint(mesh)}{tail}" for mesh in host.meshes]
+    lines = [f"serving: mesh {mesh}, node {rt.node_rid(mesh)}, {rt.endpoint(mesh)}{tail}" for mesh in host.meshes]
+    return lines + [
+        f"serving: ClientServer channel {status.channel_name}, server {status.server_rid}, {status.endpoint}{tail}"
+        for status in _served(rt, host)
+    ]
+
+
+def _served(rt: Runtime, host: Host) -> list[ChannelStatus]:
+    """The ClientServer channels this host serves."""
+    statuses = [rt.channel_status(channel) for channel in host.client_servers]
+    return [status for status in statuses if status.server_rid is not None]
 
 
 async def _until_stopped(rt: Runtime, asked: trio.Event) -> None:

@@ -42,7 +42,7 @@ from zlinkpy.link.owner import Judged, LivenessOwner
 from zlinkpy.link.pair import Pair
 from zlinkpy.link.publisher_link import PublisherLink
 from zlinkpy.link.revisions import IdentityChange, RevisionGuard, identity_change
-from zlinkpy.link.service_pair import ServicePair
+from zlinkpy.link.service_pair import NO_LIMIT, ServicePair
 
 __all__ = [
     "BACKOFF_FIRST",
@@ -50,6 +50,7 @@ __all__ = [
     "BACKOFF_MAX",
     "CHECK_INTERVAL",
     "DIAL_DEADLINE",
+    "NO_LIMIT",
     "PEER_DEADLINE",
     "Action",
     "Admitted",

@@ -10,6 +10,7 @@ from zlinkpy.mesh.connections import (
     ConnectionReport,
     ConnectionsAsked,
     NodeConnections,
+    channel_reports,
     mesh_reports,
 )
 from zlinkpy.mesh.core import MeshCore
@@ -77,6 +78,7 @@ __all__ = [
     "ServerOptions",
     "TopologyState",
     "automatic_rid",
+    "channel_reports",
     "channel_status",
     "check_fixed_rid",
     "check_max_message_bytes",

@@ -26,7 +26,7 @@ from zlinkpy.mesh.remote import remote_of
 from zlinkpy.mesh.selection import SmoothWeighted
 from zlinkpy.mesh.service_link import ServiceLink, ServiceSink
 from zlinkpy.transport import Connection, Pattern, Transport
-from zlinkpy.wire import ClientAdmission, CloseReason, Lane, RejectReason, RuntimeState
+from zlinkpy.wire import ClientAdmission, Lane, RejectReason, RuntimeState
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
@@ -188,9 +188,9 @@ class ClientServerClient(Dialler):
         if remote is None or current is None or current is link or current.ended or not current.admitted:
             return None
         if current.remote is not None and current.remote.lifecycle_generation != remote.lifecycle_generation:
-            # Another run under the same id: the one that answers now is the current one.
-            current.perform(current.pair.close(CloseReason.REPLACED, self.now()))
-            return None
+            # Two processes use one id. The one that answers stays; were the newer one right, as after a restart on
+            # another port, the older connection ends by its probes. Replacing it would let two live ones take turns.
+            return RejectReason.IDENTITY_MISMATCH
         link.same_as = remote.rid
         return RejectReason.DUPLICATE_CONNECTION
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from attrs import field
 
 from zlinkpy.link import Failure
-from zlinkpy.mesh.status import MeshSnapshot, PeerSnapshot
+from zlinkpy.mesh.status import ChannelStatus, MeshSnapshot, PeerSnapshot
 from zlinkpy.messages import Request, message
 
 CONNECTIONS_CHANNEL = "zlink.connections"
@@ -25,7 +25,7 @@ class ConnectionReport:
     Attributes:
         kind: ``mesh``, ``client_server`` or ``fanout``.
         name: Of the mesh or channel.
-        peer: The other side's RID; None until it has said who it is.
+        peer: The other side's RID; None until it has said who it is, and for a ClientServer client, which has none.
         phase: ``configured``, ``connecting``, ``admitted``, ``ready``, ``reconnecting`` or ``not_required``.
         last_failure: Reason of the last failure, one of LV [D4]; None where nothing failed.
         failed_ago, heard_ago: Seconds since the last failure, since the last record of the peer.
@@ -72,6 +72,22 @@ def mesh_reports(snapshot: MeshSnapshot, now: float) -> Iterator[ConnectionRepor
     """The reports of one mesh."""
     for peer in snapshot.peers:
         yield peer_report("mesh", snapshot.mesh_name, peer, now)
+
+
+def channel_reports(status: ChannelStatus, now: float) -> Iterator[ConnectionReport]:
+    """The reports of one ClientServer channel: its servers, and the clients of the own server."""
+    for peer in status.peers:
+        yield peer_report("client_server", status.channel_name, peer, now)
+    for client in status.clients:
+        yield ConnectionReport(
+            kind="client_server",
+            name=status.channel_name,
+            peer=None,
+            endpoint=None,
+            phase=client.phase.value,
+            heard_ago=_ago(client.last_receive, now),
+            paused=client.paused,
+        )
 
 
 def peer_report(kind: str, name: str, peer: PeerSnapshot, now: float) -> ConnectionReport:

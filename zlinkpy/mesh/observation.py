@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from zlinkpy.link import PairPhase
 from zlinkpy.mesh.peers import Peer
 from zlinkpy.mesh.status import (
     SNAPSHOT_PEER_LIMIT,
@@ -97,13 +96,6 @@ def _snapshot(peer: Peer) -> PeerSnapshot:
     )
 
 
-_PHASES = {
-    PairPhase.CONNECTING: PeerPhase.CONNECTING,
-    PairPhase.ADMITTED: PeerPhase.ADMITTED,
-    PairPhase.READY: PeerPhase.READY,
-}
-
-
 def channel_status(server: ClientServerServer | None, client: ClientServerClient | None) -> ChannelStatus:
     """The status of a ClientServer channel; at least one of its roles is given."""
     one = server or client
@@ -113,7 +105,7 @@ def channel_status(server: ClientServerServer | None, client: ClientServerClient
     if client is not None:
         role = ChannelRole.CLIENT if server is None else ChannelRole.CLIENT_AND_SERVER
     peers = [peer for peer in client.book if peer.same_as is None] if client is not None else []
-    clients = [link for link in server.links if link.pair.phase in _PHASES] if server is not None else []
+    clients = [link for link in server.links if not link.pair.ended] if server is not None else []
     state, reason = TopologyState.READY, None
     if one.closing:
         state, reason = TopologyState.STOPPING, "draining"
@@ -147,7 +139,13 @@ def _client(link: PeerLink) -> ClientSnapshot:
     connection = next(iter(link.lanes.values()), None)
     return ClientSnapshot(
         connection=connection.id if connection is not None else None,
-        phase=_PHASES[link.pair.phase],
+        phase=_client_phase(link),
         last_receive=link.pair.last_receive,
         paused=link.pair.remote_flow is FlowState.PAUSED,
     )
+
+
+def _client_phase(link: PeerLink) -> PeerPhase:
+    if link.is_ready:
+        return PeerPhase.READY
+    return PeerPhase.ADMITTED if link.admitted else PeerPhase.CONNECTING

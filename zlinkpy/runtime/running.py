@@ -23,6 +23,7 @@ from zlinkpy.mesh import (
     NodeConnections,
     RequestStatistics,
     RouteMesh,
+    channel_reports,
     channel_status,
     mesh_reports,
 )
@@ -202,10 +203,15 @@ class Runtime(Calls):
         """Every connection of this host at this instant, with the last failure of each; a copy."""
         now = trio.current_time()
         snapshots = [mesh.snapshot() for mesh in self._meshes.values()]
+        channels = [self.channel_status(name) for name in {**self._servers, **self._clients}]
         return NodeConnections(
             state=self._lifecycle.state.name.lower(),
-            connections=tuple(report for snapshot in snapshots for report in mesh_reports(snapshot, now)),
-            omitted=sum(snapshot.omitted for snapshot in snapshots),
+            connections=(
+                *(report for snapshot in snapshots for report in mesh_reports(snapshot, now)),
+                *(report for status in channels for report in channel_reports(status, now)),
+            ),
+            omitted=sum(snapshot.omitted for snapshot in snapshots)
+            + sum(status.omitted + status.clients_omitted for status in channels),
         )
 
     async def connections_of(self, mesh: str, rid: str, *, timeout: float = 5.0) -> NodeConnections:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import zlinkpy as zl
-from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Note
+from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Note, both_kinds
 from tests.puppet import until
 from zlinkpy.mesh import peer_link
 
@@ -67,6 +67,7 @@ async def test_a_sender_that_leaves_in_order_loses_none_of_its_messages(
         assert receiver.rt.status.is_ready
 
 
+@both_kinds
 @pytest.mark.contract("SA-212")
 async def test_a_cancelled_body_still_gives_accepted_work_its_time(autojump_clock: object, lan: Lan) -> None:
     answers: list[Any] = []
@@ -93,6 +94,7 @@ async def test_a_cancelled_body_still_gives_accepted_work_its_time(autojump_cloc
     assert answers == [Answer(7, "b")]
 
 
+@both_kinds
 @pytest.mark.contract("SA-199")
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, type("Foreign", (BaseException,), {})])
 async def test_whatever_a_handler_raises_its_requester_is_answered(

@@ -22,10 +22,13 @@ from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.rows import LeaseRow
 from zlinkpy.location.store import Applied, Delete
 from zlinkpy.mesh import MeshSnapshot, MeshStatus, PeerPhase, PeerSnapshot
+from zlinkpy.messages import Codecs
 from zlinkpy.telemetry.memory import InMemoryTelemetry
 from zlinkpy.transport import MemoryNetwork
+from zlinkpy.wire import ChannelRequest, ChannelSend, NodeRequest, NodeSend, PayloadHead, Reply
 
 CHANNEL = "work"
+CODEC = Codecs().default
 
 
 @zl.message
@@ -299,11 +302,49 @@ class Linked:
         """Sleep until that many seconds after ready."""
         await trio.sleep_until(self.T + seconds)
 
+    @property
+    def on_mesh(self) -> bool:
+        """False for the two ends of a ClientServer connection."""
+        return type(self.p) is Puppet
+
+    def note(self, n: int = 1, hold: float = 0.0) -> tuple[Any, bytes]:
+        """A one-way message to the host's handler, as a peer sends it."""
+        head = PayloadHead("Note", CODEC.content_type)
+        return NodeSend(head) if self.on_mesh else ChannelSend(CHANNEL, head), CODEC.encode(Note(n, hold))
+
+    def request(self, corr: int, hold: float = 0.0, ms: int = 120_000) -> tuple[Any, bytes]:
+        """A request to the host's handler, as a peer sends it."""
+        head = PayloadHead("Echo", CODEC.content_type)
+        command = NodeRequest(corr, ms, head) if self.on_mesh else ChannelRequest(corr, ms, CHANNEL, head)
+        return command, CODEC.encode(Echo(corr, hold))
+
+    def answer(self, corr: int, n: int = 1) -> None:
+        """The puppet's reply to a request of the host."""
+        head = PayloadHead("Echoed", CODEC.content_type)
+        self.pair.completion.send(Reply(corr, 0, 0, None, head), CODEC.encode(Echoed(n, "p")))
+
+    async def ask(self, n: int = 1, **more: Any) -> Any:
+        """A request of the host to the puppet."""
+        if self.on_mesh:
+            return await self.n.rt.request_to_node(MESH, "p", Echo(n), **more)
+        return await self.n.rt.request_to_channel(CHANNEL, Echo(n), **more)
+
+    async def tell(self, n: int = 1) -> None:
+        """A one-way message of the host to the puppet."""
+        if self.on_mesh:
+            await self.n.rt.send_to_node(MESH, "p", Note(n))
+        else:
+            await self.n.rt.send_to_channel(CHANNEL, Note(n))
+
 
 ROLES = ("dialling", "accepting")
 """What the host does: dial the puppet, or accept it."""
 ALL_ROLES = (*ROLES, "client", "server")
 """With those on a ClientServer channel; a link item holds for all four (liveness.md §0)."""
+CALLERS = ("accepting", "client")
+"""Who calls whom by what: a node of a mesh the other, a client its server."""
+TOLD = (*ROLES, "client")
+"""Where the other end says what it is: a client says nothing."""
 
 
 async def linked(

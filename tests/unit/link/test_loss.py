@@ -157,6 +157,20 @@ def test_a_broken_connection_ends_ready_on_both_sides_at_once(topology: str, lan
     assert all(connection.seen_closed == [True, True] for connection in wire.connections.values())
 
 
+@each_link
+@pytest.mark.contract("LV-75")
+@pytest.mark.parametrize("half", [(True, True), (True, False), (False, True)], ids=["both ways", "out", "in"])
+def test_a_black_hole_is_noticed_by_the_deadline_after_two_probes(topology: str, half: tuple[bool, bool]) -> None:
+    wire = ready_link(topology)
+    wire.connections[APP].swallow = list(half)
+    wire.run_until(15.0)
+    for node in wire.nodes:
+        assert not node.pair.ready
+        assert node.end.failure.reason is FailureReason.PEER_DEADLINE
+        assert node.end.failure.at == 15.0
+        assert [at for at, _ in node.probes] == [5.0, 10.0]
+
+
 # -- the peer turns into another one -----------------------------------------------------------------------------------
 
 CHANGES = [

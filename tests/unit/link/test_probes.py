@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from zlinkpy.link import Action, Ended, FailureReason, LivenessOwner, NotReady, RemoteFlow
-from zlinkpy.wire import Close, CloseReason, FlowState, Lane, LivenessAck, LivenessProbe, ReceiveFlow
+from zlinkpy.wire import Close, CloseReason, FlowState, Lane, LivenessAck, LivenessProbe, ReceiveFlow, RuntimeState
 
-from .harness import APP, LINKS, ROLES, Node, probed_node, ready_link, ready_node, said
+from .harness import APP, LINKS, MESH_ROLES, ROLES, Node, own, probed_node, ready_link, ready_node, said
 
 each_role = pytest.mark.parametrize("role", ROLES)
 each_link = pytest.mark.parametrize("topology", LINKS)
@@ -117,6 +117,7 @@ def test_a_probe_is_answered_by_an_admitted_node_that_is_not_ready_yet(role: str
 
 
 @each_role
+@pytest.mark.contract("LV-52", "LV-170")
 @pytest.mark.parametrize("told", list(FlowState))
 def test_flow_in_either_direction_changes_nothing_about_liveness(role: str, told: FlowState) -> None:
     node, probe_id = probed_node(role)
@@ -133,6 +134,29 @@ def test_flow_in_either_direction_changes_nothing_about_liveness(role: str, told
     assert node.actions(RemoteFlow) == [RemoteFlow(told)]
     assert node.pair.liveness.deadline == 15.0
     assert node.pair.ready
+
+
+@pytest.mark.contract("LV-52")
+@pytest.mark.parametrize("state", [RuntimeState.DRAINING, RuntimeState.RELOCATING])
+@pytest.mark.parametrize("role", [*MESH_ROLES, "server"])
+def test_a_node_that_takes_no_new_work_still_answers_probes(role: str, state: RuntimeState) -> None:
+    node = ready_node(role)
+    node.local = own(role, revision=2, state=state)
+    node.take(node.pair.announce(1.0), 1.0)
+    node.receive(APP, LivenessProbe(9), 2.0)
+    assert node.sent(LivenessAck) == [(2.0, LivenessAck(9))]
+    assert node.pair.ready
+
+
+@each_role
+@pytest.mark.contract("LV-171")
+def test_a_paused_node_expires_a_silent_peer_as_usual(role: str) -> None:
+    node = ready_node(role, flow=FlowState.PAUSED)
+    node.run_until(14.999)
+    assert node.pair.ready
+    assert [at for at, _ in node.probes] == [5.0, 10.0]
+    node.run_until(15.0)
+    assert node.end.failure.reason is FailureReason.PEER_DEADLINE
 
 
 # Flags, body and further frames that make no probe and no ACK; where a case has room for an id, it is the awaited 1.

@@ -7,6 +7,7 @@ import pytest
 
 from zlinkpy.errors import ProtocolError
 from zlinkpy.link import (
+    NO_LIMIT,
     Expectation,
     FailureReason,
     RemoteFlow,
@@ -145,18 +146,18 @@ def test_an_ack_from_behind_the_backlog_counts_when_it_comes_in_time() -> None:
 
 @pytest.mark.parametrize("role", SERVICE_ROLES)
 def test_the_smaller_limit_is_in_force_and_the_largest_number_is_none(role: str) -> None:
-    no_cap = 2**32 - 1
     other = {"client": "server", "server": "client"}[role]
 
     def limits(local: int, remote: int) -> tuple[int | None, int | None]:
         node = ready_node(role, local=own(role, limit=local), peer=own(other, "node-p", limit=remote))
         return node.pair.send_limit, node.pair.receive_limit
 
+    assert NO_LIMIT == 2**32 - 1
     assert limits(1000, 2000) == (1000, 1000)
     assert limits(2000, 1000) == (1000, 2000)
-    assert limits(no_cap, 1000) == (1000, None)
-    assert limits(1000, no_cap) == (1000, 1000)
-    assert limits(no_cap, no_cap) == (None, None)
+    assert limits(NO_LIMIT, 1000) == (1000, None)
+    assert limits(1000, NO_LIMIT) == (1000, 1000)
+    assert limits(NO_LIMIT, NO_LIMIT) == (None, None)
     assert Node(role, local=own(role, limit=77)).pair.send_limit == 77
 
 

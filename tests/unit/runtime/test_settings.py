@@ -18,6 +18,7 @@ from zlinkpy.errors import ConfigurationError
 from zlinkpy.execution import JobQueueOptions, JobQueueProfile
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.runtime.settings import (
+    ClientServerSettings,
     LocationSettings,
     LogLevel,
     MeshSettings,
@@ -383,3 +384,27 @@ def test_the_example_of_the_page_works(file: Path) -> None:
     example = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert example is not None
     assert load(file, example[1]).mesh["play"].listen == "tcp://0.0.0.0:7001"
+
+
+def test_a_channel_s_table_is_read_from_every_source(file: Path) -> None:
+    text = '[client_server.orders]\nlisten = "tcp://0.0.0.0:7101"\nservers = ["tcp://10.0.0.6:7101"]\nweight = 3\n'
+    environ = {
+        "ZLINK_CLIENT_SERVER_ORDERS_WEIGHT": "7",
+        "ZLINK_CLIENT_SERVER_BACK_OFFICE_SERVERS": "tcp://a:1,tcp://b:2",
+    }
+    overrides = {"client_server.orders.max_message_bytes": "0", "client_server.a.b.rid_prefix": "x"}
+    settings = load(file, text, environ=environ, overrides=overrides, client_servers=["back-office"])
+    assert settings.client_server == {
+        "orders": ClientServerSettings(
+            listen="tcp://0.0.0.0:7101", servers=("tcp://10.0.0.6:7101",), weight=7, max_message_bytes=0
+        ),
+        "back-office": ClientServerSettings(servers=("tcp://a:1", "tcp://b:2")),
+        "a.b": ClientServerSettings(rid_prefix="x"),
+    }
+    assert settings.mesh == {}
+
+
+def test_the_nearest_key_of_a_channel_is_named(file: Path) -> None:
+    assert "'client_server.orders.servers'" in problem(file, '[client_server.orders]\nserver = "x"\n')
+    text = problem(file, environ={"ZLINK_CLIENT_SERVER_ORDERS_WIGHT": "1"})
+    assert "'ZLINK_CLIENT_SERVER_ORDERS_WEIGHT'" in text

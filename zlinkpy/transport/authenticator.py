@@ -111,8 +111,8 @@ class Authenticator:
             took = self._clock() - started
             if took >= SLOW_SECONDS:
                 log.warning(
-                    "the authenticator of this node was busy for %.1f s, and a handshake may take %g: is the allow-list "
-                    "on a slow disk?",
+                    "the authenticator of this node was busy for %.1f s, and a handshake may take %g: is the "
+                    "allow-list on a slow disk?",
                     took,
                     DIAL_SECONDS,
                 )

@@ -568,7 +568,7 @@ async def test_the_end_waits_for_every_socket_also_beside_a_publisher_without_on
     await trio.sleep(0.05)
     assert s.phase("tcp://127.0.0.1:9") is PublisherPhase.CONNECTING
     assert near.statistics().subscriptions == 1
-    await s.rt.shutdown()
+    await s.rt.fanout.aclose()
     assert near.statistics().subscriptions == 0
 
 

@@ -11,10 +11,11 @@ import trio
 import zlinkpy as zl
 from tests.contract.fanout.world import CHANNEL, PACKED, TOPIC, Node, Placed, PuppetPublisher, World, event
 from tests.puppet import until
+from zlinkpy.entropy import SeededEntropy
 from zlinkpy.fanout import PublisherPhase
 from zlinkpy.link import FailureReason
 from zlinkpy.telemetry import catalogue
-from zlinkpy.transport import Subscription
+from zlinkpy.transport import Subscription, ZmqTransport
 from zlinkpy.wire import BEACON_PAYLOAD, BEACON_TOPIC, RuntimeState
 
 BEACON_LOOKALIKE = "\x01ZLF1\0"
@@ -558,16 +559,15 @@ async def test_a_stream_of_events_does_not_keep_a_host_from_ending(autojump_cloc
 
 @pytest.mark.contract("LV-157", "LV-158")
 async def test_the_end_waits_for_every_socket_also_beside_a_publisher_without_one(
-    autojump_clock: object, world: World
+    fast_clock: object, sockets: World
 ) -> None:
-    assert world.network is not None
-    near = world.network.transport("s")
-    u = await world.living()
-    s = await world.subscriber("tcp://127.0.0.1:9", u.endpoint, transport=lambda entropy: near)
+    near = ZmqTransport(entropy=SeededEntropy("near"))
+    u = await sockets.living()
+    nobody = await sockets.puppet("nobody")
+    await nobody.socket.aclose()
+    s = await sockets.subscriber(nobody.endpoint, u.endpoint, transport=lambda entropy: near)
     await s.ready(u.endpoint)
-    await trio.sleep(0.05)
-    assert s.phase("tcp://127.0.0.1:9") is PublisherPhase.CONNECTING
-    assert near.statistics().subscriptions == 1
+    await until(lambda: s.failure(nobody.endpoint) is not None and near.statistics().subscriptions == 1)
     await s.rt.fanout.aclose()
     assert near.statistics().subscriptions == 0
 

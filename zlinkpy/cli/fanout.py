@@ -20,18 +20,19 @@ from zlinkpy.cli.options import (
     split_pairs,
     store_option,
 )
-from zlinkpy.cli.output import Output, dump_json
+from zlinkpy.cli.output import Output, Wait, dump_json
 from zlinkpy.cli.payloads import decoded, encoded
 from zlinkpy.cli.stopping import StopSignals, cancel_when, run_until_done
 from zlinkpy.errors import UnavailableError
 from zlinkpy.location.open import store_label
 from zlinkpy.messages import MessageContext
-from zlinkpy.runtime import Host, RawMessage, SubscribedChannel
+from zlinkpy.runtime import Host, RawMessage, Runtime, SubscribedChannel
 from zlinkpy.wire import check_topic
 
 DEFAULT_TIMEOUT = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _LOOK_SECONDS = 0.02
+_SHOWN_REASONS = 3
 
 # A subscriber is seen a moment before what it subscribes to has arrived, and an event between the two is lost to it.
 _SETTLE_SECONDS = 0.2
@@ -192,12 +193,19 @@ async def _subscribe(
 ) -> None:
     enough = trio.Event()
     printed = 0
+    unprintable: list[OSError] = []
 
     def show(message: RawMessage, context: MessageContext) -> None:
         nonlocal printed
-        if count is None or printed < count:
-            printed += 1
+        if enough.is_set():
+            return
+        try:
             _print(output, message, context)
+        except OSError as error:
+            # A handler's failure costs its event only; here it is the end of the command (``| head``).
+            unprintable.append(error)
+            enough.set()
+        printed += 1
         if printed == count:
             enough.set()
 
@@ -207,9 +215,23 @@ async def _subscribe(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cancel_when, stop.asked, nursery.cancel_scope)
             nursery.start_soon(cancel_when, enough, nursery.cancel_scope)
-            async with output.waiting(lambda: f"waiting for a publisher of channel {feed.name}"), host.run() as rt:
+            running: list[Runtime] = []
+            wait = Wait(nursery, lambda: _waits_for(feed.name, running))
+            async with host.run() as rt:
+                running.append(rt)
                 await rt.wait_ready_publisher(feed.name)
-                await trio.sleep_forever()
+                await wait.end()
+                await enough.wait()
+    if unprintable:
+        raise unprintable[0]
+
+
+def _waits_for(channel: str, running: list[Runtime]) -> str:
+    """What is waited for and, once a host runs, why it is not there yet."""
+    statuses = [rt.fanout_status(channel).subscriber for rt in running]
+    known = [each for status in statuses if status is not None for each in status.publishers]
+    reasons = [f"{each.endpoint}: {each.last_failure.detail}" for each in known if each.last_failure is not None]
+    return "; ".join([f"waiting for a publisher of channel {channel}", *reasons[:_SHOWN_REASONS]])
 
 
 def _print(output: Output, message: RawMessage, context: MessageContext) -> None:

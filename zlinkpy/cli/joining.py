@@ -166,8 +166,8 @@ class Joined:
         """One line: what is known instead of a ready target."""
         joining = self._joining
         head = f"no ready target for {target} of mesh {self.mesh} within {joining.timeout:g} s"
-        if joining.store is not None and self.rt.status.store.lease != "held":
-            return f"{head}: the location store {store_label(joining.store)} does not answer"
+        if (silent := _silent_store(joining, self.rt)) is not None:
+            return f"{head}: {silent}"
         peers = self.rt.mesh_snapshot(self.mesh).peers
         if not peers:
             return f"{head}: the store shows no other node of this mesh (see zlink nodes)"
@@ -226,12 +226,23 @@ async def using(joining: Joining, output: Output, channel: str) -> AsyncIterator
                 await rt.wait_ready_target(channel)
             if waiting.cancelled_caught:
                 servers = rt.channel_status(channel).peers
-                shown = "; ".join(map(_shown, servers[:3])) or "the store shows no server of this channel"
+                shown = (
+                    "; ".join(map(_shown, servers[:3]))
+                    or _silent_store(joining, rt)
+                    or "the store shows no server of this channel"
+                )
                 raise UnavailableError(
                     f"no ready server of ClientServer channel {channel} within {joining.timeout:g} s: {shown}",
                     cause="RouteNotConnected",
                 )
             yield rt, deadline
+
+
+def _silent_store(joining: Joining, rt: Runtime) -> str | None:
+    """What to say of a store that does not answer; None where that is not it."""
+    if joining.store is None or rt.status.store.lease == "held":
+        return None
+    return f"the location store {store_label(joining.store)} does not answer"
 
 
 def _shown(peer: PeerSnapshot) -> str:

@@ -41,5 +41,6 @@ def decoded(reply: RawMessage | None) -> Any:
         return {"content_type": reply.content_type, "payload": reply.payload}
     try:
         return msgpack.unpackb(reply.payload, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        # TypeError: a map with a key that is none in Python, such as a list.
         raise ProtocolError(f"the payload is not msgpack: {error}", field="payload") from None

@@ -233,6 +233,13 @@ def note(message: Note) -> None:
 """
 
 
+def test_a_call_of_a_server_says_when_it_is_the_store_that_is_silent(place: Path) -> None:
+    where = ["--store", "redis://127.0.0.1:1", "--timeout", "0.5"]
+    silent = zlink_here("request", "--client-server", "orders", "Place", *where)
+    assert silent.exit_code == 4
+    assert "within 0.5 s: the location store redis://127.0.0.1:1 does not answer" in silent.stderr
+
+
 def test_peers_of_a_node_that_is_not_there_says_who_is(place: Path, node: Running) -> None:
     rid, endpoint = rid_of(node)
     peer = ["--peer", endpoint, "--mesh", "play"]
@@ -268,9 +275,23 @@ def test_publish_without_subscribers_says_so_and_subscribe_ends_with_ctrl_c(plac
     assert reserved.exit_code == 2
     assert "reserved for the framework" in reserved.stderr
     with running("subscribe", "prices", "--publisher", "tcp://127.0.0.1:1", cwd=place) as feed:
-        feed.wait_for_error("waiting for a publisher")
+        feed.wait_for_error("waiting for a publisher of channel prices; tcp://127.0.0.1:1: connection refused")
         feed.signal(signal.SIGINT)
         assert feed.end() == 0
+
+
+def test_a_subscriber_whose_reader_has_gone_ends_without_a_traceback(place: Path, store: str) -> None:
+    publish = ["publish", "prices", "zinc", "Price", "--store", store]
+    with running("subscribe", "prices", "--store", store, "--json", cwd=place) as feed:
+        zlink_here(*publish)
+        feed.line()
+        assert feed.process.stdout is not None
+        os.dup2(os.open(os.devnull, os.O_RDONLY), feed.process.stdout.fileno())
+        # The read that is under way still takes the first.
+        for _ in range(2):
+            zlink_here(*publish)
+        assert feed.process.wait(20) == 1
+        assert "Traceback" not in feed.stderr
 
 
 def test_a_reader_that_has_gone_ends_the_command_without_a_traceback(place: Path) -> None:

@@ -35,6 +35,8 @@ _WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 REFUSED = 400
 _KINDS = "a fanout publisher takes subscribers only, and nothing else takes them; check the port"
 CURVE = "CURVE"
+# What a frame grows by when it is encrypted: command name, nonce, flags and authentication code (RFC 26).
+_BOX_BYTES = 33
 _HUNG_UP = (errno.EPIPE, errno.ECONNRESET)
 _OUT_OF_TIME = (errno.EAGAIN, errno.ETIMEDOUT)
 
@@ -103,6 +105,10 @@ class Curve:
     def _own_keys(self, socket: zmq.Socket[bytes], keys: HostKeys) -> None:
         socket.set(zmq.CURVE_PUBLICKEY, keys.pair.public.encode())
         socket.set(zmq.CURVE_SECRETKEY, keys.pair.secret.reveal().encode())
+        # libzmq measures a frame as it comes, encrypted; -1 is no limit.
+        limit = int(socket.get(zmq.MAXMSGSIZE))
+        if limit >= 0:
+            socket.set(zmq.MAXMSGSIZE, limit + _BOX_BYTES)
 
 
 @frozen

@@ -271,3 +271,21 @@ def test_keys_come_before_the_first_socket() -> None:
                 transport.secure(keys)
 
     trio.run(late)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_the_limit_of_a_frame_is_the_same_with_keys(
+    host: Host, fast_clock: MockClock, ring: Keyring, keyed: bool
+) -> None:
+    keys = {name: ring.host(name) if keyed else None for name in ("near", "far")}
+    async with host(keys=keys["near"]) as near, host(keys=keys["far"], max_message_bytes=10_000) as far:
+        reception = Reception(echo)
+        listener = await far.listen("tcp://127.0.0.1:0", reception.accept)
+        sink = Recorder()
+        connection = near.dial(listener.endpoint, sink, server_key=ring.public("far") if keyed else None)
+        await sink.until_opened()
+        connection.send([b"x" * 10_000])
+        await sink.until_records(1)
+        connection.send([b"x" * 10_001])
+        await sink.until_closed()
+        assert len(reception.sinks[0].records) == 1

@@ -22,7 +22,7 @@ from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
 from zlinkpy.mesh.service_link import LANE, ServiceLink, ServiceSink
 from zlinkpy.telemetry import catalogue
 from zlinkpy.transport import Connection, Transport
-from zlinkpy.wire import Record, ServerAdmission
+from zlinkpy.wire import Record, RejectReason, ServerAdmission
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
@@ -113,7 +113,8 @@ class ClientServerServer(LinkHolder):
             dialler=False,
             local=self.admission,
             expected=lambda: Expectation(proved=connection.peer_key),
-            judge=lambda _admission: None,
+            # Who comes back while the others are seen off would be one more to see off.
+            judge=lambda _admission: RejectReason.RUNTIME_NOT_SERVING if self.closing else None,
             probe_ids=core.entropy.generation,
             flow=lambda: core.flow,
             prepared=self._prepared,

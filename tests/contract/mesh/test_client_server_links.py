@@ -468,3 +468,14 @@ async def test_the_connections_of_a_host_include_those_of_its_channels(autojump_
     assert said.connections[0].channels == {CHANNEL: 100}
     assert said.connections[1].last_failure == "transport_error"
     assert said.omitted == 0
+
+
+@pytest.mark.contract("LV-124")
+async def test_a_server_that_sees_its_clients_off_takes_none_back(autojump_clock: object, world: World) -> None:
+    s = await server(world)
+    (holder,) = s.rt._core.holders
+    # As between the first `close` and the end of the listener, which waits for whoever does not hang up.
+    holder.closing = True
+    pair = client_puppet(world).dial(s.endpoint)
+    await until(lambda: pair.reject is not None)
+    assert pair.reject is RejectReason.RUNTIME_NOT_SERVING

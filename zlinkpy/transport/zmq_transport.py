@@ -280,15 +280,18 @@ class ZmqTransport:
         self._must_be_running()
         parsed = parse_endpoint(endpoint, binding=False)
         self._curve.check_dial(endpoint, server_key)
-        socket, monitor = self._sockets.monitored(kind, ipv6=parsed.is_ipv6, max_message_bytes=max_message_bytes)
         try:
-            self._curve.prepare_client(socket, server_key)
-            for option, value in options:
-                socket.set(option, value)
-            socket.connect(str(parsed))
+            socket, monitor = self._sockets.monitored(kind, ipv6=parsed.is_ipv6, max_message_bytes=max_message_bytes)
+            try:
+                self._curve.prepare_client(socket, server_key)
+                for option, value in options:
+                    socket.set(option, value)
+                socket.connect(str(parsed))
+            except BaseException:
+                self._sockets.close(socket)
+                self._sockets.close(monitor.socket)
+                raise
         except zmq.ZMQError as error:
-            self._sockets.close(socket)
-            self._sockets.close(monitor.socket)
             raise ConfigurationError(f"endpoint {endpoint!r} cannot be dialled: {error.strerror}") from error
         return Dial(
             stage=self._stage,

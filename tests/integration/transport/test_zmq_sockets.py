@@ -18,10 +18,11 @@ from trio.testing import MockClock
 from tests.contract.transport.worlds import Reception, Recorder, block_the_loop, echo, eventually
 from tests.integration.transport.conftest import Host
 from zlinkpy.entropy import SeededEntropy
-from zlinkpy.errors import InternalFailureError
+from zlinkpy.errors import ConfigurationError, InternalFailureError
 from zlinkpy.transport import Connection, ConnectionClosed, ZmqTransport, readiness, zmq_transport
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS
 from zlinkpy.transport.readiness import EpollReadiness, SelectorReadiness, WatcherReadiness
+from zlinkpy.transport.sockets import SocketFactory
 from zlinkpy.transport.zmq_listener import AcceptedConnection, shut_down, socket_identity
 
 
@@ -85,6 +86,22 @@ async def test_a_frame_above_the_limit_ends_its_connection_only(host: Host, fast
         assert sinks[1].connection is not None
         sinks[1].connection.send([b"fine"])
         await sinks[1].until_records(2)
+
+
+async def test_without_a_socket_left_a_dial_fails_like_any_other(
+    host: Host, fast_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who dials in a timer expects that error, and tries again."""
+
+    def none_left(*_: object, **__: object) -> None:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    async with host() as near:
+        monkeypatch.setattr(SocketFactory, "monitored", none_left)
+        with pytest.raises(ConfigurationError, match=r"127\.0\.0\.1:9' cannot be dialled: Too many open files"):
+            near.dial("tcp://127.0.0.1:9", Recorder())
+        with pytest.raises(ConfigurationError, match="cannot be dialled: Too many open files"):
+            near.subscribe("tcp://127.0.0.1:9", Recorder(), [b""])
 
 
 async def test_descriptors_used_again_bind_to_the_right_connection(host: Host, fast_clock: MockClock) -> None:

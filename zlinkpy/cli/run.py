@@ -144,18 +144,24 @@ def _serving(rt: Runtime, host: Host, label: str | None) -> dict[str, object]:
 
 def _serving_lines(rt: Runtime, host: Host, label: str | None) -> list[str]:
     tail = f", store {label}" if label else ""
-    lines = [f"serving: mesh {mesh}, node {rt.node_rid(mesh)}, {rt.endpoint(mesh)}{tail}" for mesh in host.meshes]
-    return (
-        lines
-        + [
-            f"serving: ClientServer channel {status.channel_name}, server {status.server_rid}, {status.endpoint}{tail}"
+    lines = [
+        *(f"mesh {mesh}, node {rt.node_rid(mesh)}, {rt.endpoint(mesh)}" for mesh in host.meshes),
+        *(
+            f"ClientServer channel {status.channel_name}, server {status.server_rid}, {status.endpoint}"
             for status in _served(rt, host)
-        ]
-        + [
-            f"serving: fanout channel {status.channel_name}, publisher {status.rid}, {status.endpoint}{tail}"
+        ),
+        *(
+            f"fanout channel {status.channel_name}, publisher {status.rid}, {status.endpoint}"
             for status in _published(rt, host)
-        ]
-    )
+        ),
+    ]
+    if not lines:
+        # Whoever waits for a line gets one from a host that nobody connects to as well.
+        lines = [
+            *(f"ClientServer channel {channel}, client" for channel in host.client_servers),
+            *(f"fanout channel {channel}, subscriber" for channel in host.fanouts),
+        ] or ["a host with nothing registered"]
+    return [f"serving: {line}{tail}" for line in lines]
 
 
 def _published(rt: Runtime, host: Host) -> list[PublisherStatus]:

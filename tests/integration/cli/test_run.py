@@ -239,6 +239,20 @@ def test_a_served_channel_is_named_with_its_endpoint() -> None:
         assert node.document()["outcome"] == "stopped"
 
 
+def test_a_host_that_listens_nowhere_says_that_it_serves(place: Path) -> None:
+    (place / "listener.py").write_text(
+        "import zlinkpy as zl\n"
+        "host = zl.Host()\n"
+        "host.use_client_server('orders', servers=['tcp://127.0.0.1:1'])\n"
+        "host.fanout_subscriber('prices', publishers=['tcp://127.0.0.1:1'])\n"
+    )
+    with running("run", "listener:host", cwd=place) as node:
+        assert node.line("serving") == "serving: ClientServer channel orders, client"
+        assert node.line("serving") == "serving: fanout channel prices, subscriber"
+        node.signal(signal.SIGTERM)
+        assert node.end() == 0
+
+
 def test_the_example_of_a_channel_shares_orders_by_weight() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.orders"],

@@ -121,7 +121,7 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyPair:
         )
     try:
         document: dict[str, Any] | None = tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
         document = None
     public, secret = (document.get(name) if document is not None else None for name in ("public_key", "secret_key"))
     if not is_key(public) or not is_key(secret):
@@ -164,7 +164,8 @@ def read_allow_list(path: str | os.PathLike[str]) -> dict[str, str]:
         raise ConfigurationError(f"allow-list {path}: {error.strerror or 'cannot be read'}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"allow-list {path}: not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        # The latter is what brackets without end are to the parser.
         raise ConfigurationError(f"allow-list {path}: not TOML: {error}") from None
     for name, key in document.items():
         if not is_key(key):

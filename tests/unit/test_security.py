@@ -109,6 +109,7 @@ SPOILT = {
     "short": 'public_key = "{public}"\nsecret_key = "{secret}x"',
     "a number": 'public_key = "{public}"\nsecret_key = 7 # {secret}',
     "no text": 'secret_key = "{secret}"\n\0',
+    "brackets": "a = " + "[" * 4000,
     "another document": '[security]\nsecret_key = "{secret}"',
 }
 
@@ -143,6 +144,7 @@ def test_an_allow_list_gives_keys_to_names(tmp_path: Path) -> None:
 BAD_LISTS = {
     "empty": ("", "it is empty"),
     "no toml": ("a = ", "not TOML"),
+    "brackets": ("a = " + "[" * 10_000, "not TOML"),
     "a table": ("[a]\nkey = 1", 'a has no public key; write a = "KEY"'),
     "no key": ('a = "short"', "a has no public key"),
     "no text": ("\xff", "not UTF-8"),

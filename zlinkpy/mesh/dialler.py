@@ -254,7 +254,7 @@ class Dialler(LinkHolder):
             peer.intent.release(now)
         if link.same_as is None:
             self.book.release_aliases(link.rid, now)
-        if peer is not None and not peer.is_wanted and self.discovers:
+        if peer is not None and not peer.is_wanted and not peer.manual and self.discovers:
             self.book.forget(peer)
         self._rebuild()
         self.core.timer.touch(self.next_deadline())

@@ -247,7 +247,7 @@ class PeerBook:
             del self._by_endpoint[peer.endpoint]
 
     def _forget_strangers(self) -> None:
-        idle = [peer for peer in self._peers if not peer.is_wanted and peer.link is None]
+        idle = [peer for peer in self._peers if not peer.is_wanted and not peer.manual and peer.link is None]
         for peer in idle[: max(0, len(idle) - REMEMBERED_STRANGERS + 1)]:
             self.forget(peer)
 

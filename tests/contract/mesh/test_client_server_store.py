@@ -15,6 +15,7 @@ from tests.contract.mesh.services import (
     listening,
     publish,
     server,
+    server_puppet,
     serving,
     withdraw,
 )
@@ -208,3 +209,26 @@ async def test_nothing_of_a_channel_remains_after_the_host_was_left(autojump_clo
     await trio.sleep(600)
     assert [line for line in world.network.log if line[1] == "dial"] == dialled
     assert p.pair.farewell == Close(CloseReason.ORDERLY)
+
+
+@pytest.mark.contract("LV-144")
+async def test_a_configured_name_of_a_discovered_server_is_dialled_when_the_server_is_gone(
+    autojump_clock: object, world: World
+) -> None:
+    p = await listening(world, "p")
+    await publish(world, p)
+    name = "tcp://10.1.1.1:5000"
+    c = await client(world, servers=[name], store=True)
+    await c.ready("p")
+    behind_the_name = server_puppet(world, "p")
+    behind_the_name.admission = p.admission
+    await behind_the_name.listen(name)
+    await until(lambda: behind_the_name.pairs)
+    await trio.sleep(30)
+    assert c.is_ready("p")
+    dials = len(behind_the_name.pairs)
+    await withdraw(world, p)
+    p.pair.hang_up()
+    await until(lambda: len(behind_the_name.pairs) > dials)
+    await c.ready("p")
+    assert c.targets == 1

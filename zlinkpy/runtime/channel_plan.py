@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -18,7 +18,7 @@ from zlinkpy.mesh import (
 )
 from zlinkpy.messages import Codecs, HandlerSpec
 from zlinkpy.runtime.channel_registration import ServedChannel, UsedChannel, where_of
-from zlinkpy.runtime.plan import HostOptions, chosen, plan_rid
+from zlinkpy.runtime.plan import ChannelRole, HostOptions, check_channel_settings, chosen, plan_rid
 from zlinkpy.runtime.registration import check_timeout
 
 if TYPE_CHECKING:
@@ -62,27 +62,16 @@ def plan_channels(
                 f"channel {name!r} is registered on the mesh {on_meshes[name]!r} and as a ClientServer channel; one "
                 "channel name has one send path in a process"
             )
+    roles = (
+        ChannelRole(served, _OF_SERVER, "serve", "serve_client_server"),
+        ChannelRole(used, _OF_CLIENT, "use", "use_client_server"),
+    )
     for name, given in settings.items():
-        _check_settings(name, given, served, used)
+        check_channel_settings("ClientServer", where_of(name), name, given, roles)
     return ChannelPlans(
         servers=tuple(_server(each, settings.get(name), host, codecs, entropy) for name, each in served.items()),
         clients=tuple(_client(each, settings.get(name), host) for name, each in used.items()),
     )
-
-
-def _check_settings(name: str, given: ClientServerSettings, served: Collection[str], used: Collection[str]) -> None:
-    if name not in served and name not in used:
-        known = ", ".join(sorted({*served, *used})) or "none"
-        raise ConfigurationError(
-            f"settings name the ClientServer channel {name!r}, which this host does not register (it has: {known})"
-        )
-    for registered, keys, what in ((served, _OF_SERVER, "serve"), (used, _OF_CLIENT, "use")):
-        for key in keys:
-            if name not in registered and getattr(given, key) is not None:
-                raise ConfigurationError(
-                    f"{where_of(name)}.{key} is set, but this host does not {what} the channel; remove the setting, or "
-                    f"register it with host.{what}_client_server({name!r})"
-                )
 
 
 def _server(

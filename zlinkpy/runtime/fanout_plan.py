@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -13,7 +13,7 @@ from zlinkpy.fanout import EventHandlers, PublisherOptions
 from zlinkpy.mesh import plan_listener
 from zlinkpy.messages import Codecs, HandlerSpec
 from zlinkpy.runtime.fanout_registration import PublishedChannel, SubscribedChannel, where_of
-from zlinkpy.runtime.plan import HostOptions, chosen, plan_rid
+from zlinkpy.runtime.plan import ChannelRole, HostOptions, check_channel_settings, chosen, plan_rid
 from zlinkpy.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -65,33 +65,18 @@ def plan_fanout(
                 f"channel {name!r} is registered {elsewhere[name]} and as a fanout channel; one channel name has one "
                 "send path in a process"
             )
+    roles = (
+        ChannelRole(published, _OF_PUBLISHER, "publish", "fanout_publisher"),
+        ChannelRole(subscribed, _OF_SUBSCRIBER, "subscribe to", "fanout_subscriber"),
+    )
     for name, given in settings.items():
-        _check_settings(name, given, published, subscribed)
+        check_channel_settings("fanout", where_of(name), name, given, roles)
     return FanoutPlans(
         publishers=tuple(_publisher(each, settings.get(name), host, entropy) for name, each in published.items()),
         subscribers=tuple(
             _subscriber(each, settings.get(name), host, codecs, telemetry) for name, each in subscribed.items()
         ),
     )
-
-
-def _check_settings(name: str, given: FanoutSettings, published: Collection[str], subscribed: Collection[str]) -> None:
-    if name not in published and name not in subscribed:
-        known = ", ".join(sorted({*published, *subscribed})) or "none"
-        raise ConfigurationError(
-            f"settings name the fanout channel {name!r}, which this host does not register (it has: {known})"
-        )
-    for registered, keys, what in (
-        (published, _OF_PUBLISHER, "publish"),
-        (subscribed, _OF_SUBSCRIBER, "subscribe to"),
-    ):
-        for key in keys:
-            if name not in registered and getattr(given, key) is not None:
-                role = "publisher" if registered is published else "subscriber"
-                raise ConfigurationError(
-                    f"{where_of(name)}.{key} is set, but this host does not {what} the channel; remove the setting, or "
-                    f"register it with host.fanout_{role}({name!r})"
-                )
 
 
 def _publisher(

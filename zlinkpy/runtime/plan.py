@@ -6,7 +6,7 @@ ConfigurationError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from attrs import field, frozen
@@ -89,6 +89,37 @@ def chosen(settings: object | None, key: str, given: T) -> T:
     """What the settings say about `key`, else what was given in code."""
     value: T | None = getattr(settings, key) if settings is not None else None
     return given if value is None else value
+
+
+@frozen
+class ChannelRole:
+    """One role a host can have on a channel of its own kind, and the settings that are for it."""
+
+    registered: Collection[str]
+    """The channels on which it has the role."""
+    keys: tuple[str, ...]
+    verb: str
+    """As in "this host does not VERB the channel"."""
+    method: str
+    """How the role is registered."""
+
+
+def check_channel_settings(kind: str, where: str, name: str, given: object, roles: Sequence[ChannelRole]) -> None:
+    """Settings must name a registered channel, and only keys of roles the host has on it. Raises
+    ConfigurationError."""
+    known = sorted({channel for role in roles for channel in role.registered})
+    if name not in known:
+        raise ConfigurationError(
+            f"settings name the {kind} channel {name!r}, which this host does not register (it has: "
+            f"{', '.join(known) or 'none'})"
+        )
+    for role in roles:
+        for key in role.keys:
+            if name not in role.registered and getattr(given, key) is not None:
+                raise ConfigurationError(
+                    f"{where}.{key} is set, but this host does not {role.verb} the channel; remove the setting, or "
+                    f"register it with host.{role.method}({name!r})"
+                )
 
 
 def plan_rid(rid: str | None, prefix: str | None, where: str, *, host: HostOptions, entropy: Entropy) -> str:

@@ -18,6 +18,7 @@ from zmq.utils import z85
 
 from zlinkpy.security import RELOAD_SECONDS, HostKeys
 from zlinkpy.telemetry import get_logger
+from zlinkpy.transport.interface import DIAL_SECONDS
 
 log = get_logger("zlinkpy.security")
 
@@ -27,6 +28,9 @@ _VERSION = b"1.0"
 # version, request id, domain, address, identity, mechanism; then the mechanism's credentials.
 _FIXED_FRAMES = 6
 _KEY_BYTES = 32
+
+# A decision takes microseconds; one that takes this long has kept peers waiting.
+SLOW_SECONDS = 1.0
 
 # Keys whose refusal was told, until the list changes; whoever invents keys may fill the log, but not the memory.
 REMEMBERED = 256
@@ -100,9 +104,18 @@ class Authenticator:
             waiting = dict(poller.poll(round(RELOAD_SECONDS * 1000)))
             if self._stop_receiver in waiting:
                 return
+            started = self._clock()
             self._refresh()
             if self._door in waiting:
                 self._answer(self._door.recv_multipart())
+            took = self._clock() - started
+            if took >= SLOW_SECONDS:
+                log.warning(
+                    "the authenticator of this node was busy for %.1f s, and a handshake may take %g: is the "
+                    "allow-list on a slow disk?",
+                    took,
+                    DIAL_SECONDS,
+                )
 
     def _refresh(self) -> None:
         removed = self._keys.refresh(self._clock())

@@ -16,6 +16,7 @@ import trio
 from attrs import frozen
 
 from tests.contract.mesh.nodes import CHANNEL, Node, World
+from tests.contract.mesh.services import client, server
 from tests.fault_proxy import DOWN, UP, Direction, FaultProxy
 from tests.puppet import until
 from zlinkpy.link import FailureReason
@@ -127,6 +128,41 @@ async def route_mesh(world: World) -> AsyncIterator[LinkUnderTest]:
             await b.stop()
 
 
-KINDS: Mapping[str, Callable[[World], AbstractAsyncContextManager[LinkUnderTest]]] = {"route mesh": route_mesh}
+@asynccontextmanager
+async def client_server(world: World) -> AsyncIterator[LinkUnderTest]:
+    """ClientServer: a server, and a client that reaches it through the proxy; another client is the bystander."""
+    a = await server(world, "a")
+    async with FaultProxy(a.endpoint) as proxy:
+        b = await client(world, "b", servers=[proxy.endpoint])
+        c = await client(world, "c", servers=[a.endpoint])
+
+        def ready_at_server() -> bool:
+            # A server knows no client by name: the one that is not the bystander is `b`.
+            return a.channel.ready_clients == 1 + c.is_ready("a")
+
+        def failure() -> FailureReason | None:
+            last = b.channel.peers[0].last_failure
+            return last.reason if last is not None else None
+
+        try:
+            link = LinkUnderTest(
+                proxy=proxy,
+                ends=(End(b, partial(b.is_ready, "a"), DOWN), End(a, ready_at_server, UP)),
+                work=partial(b.echo, timeout=60.0),
+                bystander=c,
+                bystander_is_ready=partial(c.is_ready, "a"),
+                dials=lambda: b.channel.peers[0].dials,
+                failure=failure,
+            )
+            await until(link.bystander_is_ready, 30)
+            yield link
+        finally:
+            await b.stop()
+
+
+KINDS: Mapping[str, Callable[[World], AbstractAsyncContextManager[LinkUnderTest]]] = {
+    "route mesh": route_mesh,
+    "ClientServer": client_server,
+}
 
 each_kind = pytest.mark.parametrize("kind", KINDS)

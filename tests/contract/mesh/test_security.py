@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import zlinkpy as zl
-from tests.contract.mesh.nodes import CHANNEL, Node, World
+from tests.contract.mesh.nodes import CHANNEL, Echo, Echoed, Node, World
 from tests.keys import Keyring
+from tests.location_hosts import Gate
 from tests.puppet import MESH, Puppet, PuppetPair, until
+from tests.service_puppet import ServicePuppet
 from zlinkpy.link import FailureReason
+from zlinkpy.location import LeaseDriver
 from zlinkpy.security import write_key_file
 from zlinkpy.transport import MemoryTransport
 from zlinkpy.wire import Lane, RejectReason
@@ -211,3 +215,80 @@ async def test_a_store_cannot_bring_in_a_node_that_is_not_listed(
     await until(lambda: FailureReason.SECURITY_MISMATCH in failures(x) | failures(b))
     assert not b.is_ready(x.rid)
     assert not x.is_ready(b.rid)
+
+
+# -- ClientServer
+
+
+@asynccontextmanager
+async def till(world: World, name: str, *, store: bool = False, **arguments: Any) -> AsyncIterator[zl.Runtime]:
+    """A host that serves the channel ``orders``."""
+    host = service_host(world, name, store=store, **arguments)
+    orders = host.serve_client_server("orders")
+
+    @orders.on_request
+    async def echo(request: Echo) -> Echoed:
+        return Echoed(request.n, name)
+
+    async with host.run() as rt:
+        yield rt
+
+
+def service_host(world: World, name: str, *, store: bool = False, **arguments: Any) -> zl.Host:
+    network = world.network
+    assert network is not None
+    return zl.Host(
+        transport=lambda _: network.transport(name),
+        location_store=Gate(world.store) if store else None,
+        lease_driver=LeaseDriver.LOOP,
+        watchdog=False,
+        **arguments,
+    )
+
+
+@pytest.mark.parametrize("store", [False, True])
+async def test_clients_and_servers_with_keys_talk(
+    autojump_clock: object, world: World, secure: Secure, store: bool
+) -> None:
+    async with till(world, "b", store=store, **secure("b")) as server:
+        host = service_host(world, "a", store=store, **secure("a"))
+        host.use_client_server("orders", servers=() if store else [f"b@{server.channel_endpoint('orders')}"])
+        async with host.run() as rt:
+            await until(lambda: rt.channel_status("orders").is_ready)
+            assert await rt.request_to_channel("orders", Echo(7)) == Echoed(7, "b")
+
+
+@pytest.mark.contract("LV-22", "LV-121")
+async def test_a_client_that_is_not_listed_is_refused_and_one_that_is_taken_off_is_cut(
+    autojump_clock: object, world: World, ring: Keyring, secure: Secure
+) -> None:
+    async with till(world, "b", **secure("b")) as server:
+        host = service_host(world, "m", **secure("mallory", allow_any=True))
+        host.use_client_server("orders", servers=[f"b@{server.channel_endpoint('orders')}"])
+        async with host.run() as rt:
+
+            def reasons() -> list[FailureReason]:
+                peers = rt.channel_status("orders").peers
+                return [peer.last_failure.reason for peer in peers if peer.last_failure is not None]
+
+            await until(lambda: reasons() == [FailureReason.SECURITY_MISMATCH])
+            assert server.channel_status("orders").ready_clients == 0
+            ring.allow("a", "b", "mallory")
+            await until(lambda: server.channel_status("orders").ready_clients == 1)
+            ring.allow("a", "b")
+            await until(lambda: server.channel_status("orders").ready_clients == 0)
+            failure = server.channel_status("orders").last_client_failure
+            assert failure is not None
+            assert failure.reason is FailureReason.SECURITY_MISMATCH
+
+
+@pytest.mark.contract("LV-22")
+async def test_a_client_that_claims_another_key_than_its_own_is_rejected(
+    autojump_clock: object, world: World, ring: Keyring, secure: Secure
+) -> None:
+    async with till(world, "b", **secure("b")) as server, key_the_wire(world, ring, "p") as wire:
+        for claim, reject in ((ring.public("a"), RejectReason.SECURITY_IDENTITY_MISMATCH), (ring.public("p"), None)):
+            puppet = ServicePuppet(Keyed(wire, ring.public("b")), "p", channel="orders", security=claim, serves=False)
+            pair = puppet.dial(server.channel_endpoint("orders"))
+            await until(lambda pair=pair: pair.reject is not None or bool(pair.admitted))  # type: ignore[misc]
+            assert pair.reject is reject

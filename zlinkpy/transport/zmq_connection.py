@@ -27,7 +27,7 @@ import zmq
 
 from zlinkpy.transport.interface import DIAL_SECONDS, LEFTOVERS_SECONDS, POST_LIMIT, Connection, ConnectionClosed, Sink
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
-from zlinkpy.transport.receive_stage import ReceiveStage, Source, TurnEnd
+from zlinkpy.transport.receive_stage import SLICE_RECORDS, ReceiveStage, Source, TurnEnd
 from zlinkpy.transport.rotation import Budgets, Turn
 from zlinkpy.transport.sockets import SocketFactory
 
@@ -36,7 +36,7 @@ LOGGER = logging.getLogger("zlinkpy.transport")
 # The first record of a scheduler pass leaves at once, so that a lone request waits for nobody; those that follow on the
 # same socket are submitted together when the pass is over. Submitting to an idle I/O thread wakes it, which costs more
 # than the rest of a submission, and records submitted together also share its system calls. Large records are not held.
-CORK_RECORDS = 64
+CORK_RECORDS = 16
 CORK_BYTES = 16 << 10
 
 # Plain ints: pyzmq's flag enum costs a quarter of a microsecond for every `|`.
@@ -331,6 +331,7 @@ class DialledConnection(PhysicalConnection):
         self._forget = forget
         self._paused = False
         self._ended: str | None = None
+        self._turn: Turn
         self._leftovers_until = 0.0
         self._linger_until = 0.0
         stage.add(self, self._socket_fd, monitor.fd)
@@ -356,7 +357,7 @@ class DialledConnection(PhysicalConnection):
 
     # -- receiving
 
-    def take_turn(self, budgets: Budgets, clock: Callable[[], float]) -> TurnEnd:
+    def take_turn(self, budgets: Budgets, clock: Callable[[], float], *, fresh: bool) -> TurnEnd:
         socket = self._socket
         if self._takes_none():
             # Pending events are processed all the same: room for blocked senders, and a descriptor that comes to rest.
@@ -366,8 +367,10 @@ class DialledConnection(PhysicalConnection):
         receive = socket.recv
         sink = self._sink
         assert sink is not None
-        turn = Turn(budgets, clock())
-        while True:
+        if fresh:
+            self._turn = Turn(budgets, clock())
+        spend = self._turn.spend
+        for _ in range(SLICE_RECORDS):
             try:
                 receive(_NOBLOCK)  # the routing id: our own alias, every time
             except zmq.Again:
@@ -392,8 +395,9 @@ class DialledConnection(PhysicalConnection):
                 return TurnEnd.EMPTY
             if self._takes_none():
                 return TurnEnd.PAUSED
-            if turn.spend(size, clock()):
+            if spend(size, clock()):
                 return TurnEnd.BOUND
+        return TurnEnd.SLICE
 
     def _takes_none(self) -> bool:
         return self._paused or self._closed_here

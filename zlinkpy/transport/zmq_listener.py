@@ -37,7 +37,7 @@ from attrs import define
 from zlinkpy.errors import InternalFailureError
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, Connection, Sink
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
-from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
+from zlinkpy.transport.receive_stage import BLOCKED_TICK, SLICE_RECORDS, ReceiveStage, TurnEnd
 from zlinkpy.transport.rotation import Budgets, SharedTurn
 from zlinkpy.transport.sockets import SocketFactory
 from zlinkpy.transport.zmq_connection import Phase, PhysicalConnection
@@ -244,6 +244,7 @@ class ZmqListener:
         self._retired: dict[bytes, int] = {}
         self._blocked: dict[AcceptedConnection, None] = {}
         self._ticking = False
+        self._turn: SharedTurn[AcceptedConnection]
         self._carry_over: tuple[AcceptedConnection, list[bytes], int] | None = None
         self._taken = 0
         stage.add(self, self._socket_fd, monitor.fd)
@@ -280,7 +281,7 @@ class ZmqListener:
 
     # -- receiving
 
-    def take_turn(self, budgets: Budgets, clock: Callable[[], float]) -> TurnEnd:
+    def take_turn(self, budgets: Budgets, clock: Callable[[], float], *, fresh: bool) -> TurnEnd:
         socket = self._socket
         if self._paused:
             if not pending_events(socket) & _POLLIN and self._carry_over is None:
@@ -288,8 +289,10 @@ class ZmqListener:
             return TurnEnd.PAUSED
         receive = socket.recv
         by_id = self._by_id
-        turn: SharedTurn[AcceptedConnection] = SharedTurn(budgets, clock())
-        while True:
+        if fresh:
+            self._turn = SharedTurn(budgets, clock())
+        turn = self._turn
+        for _ in range(SLICE_RECORDS):
             if self._carry_over is not None:
                 (connection, frames, size), self._carry_over = self._carry_over, None
             else:
@@ -329,6 +332,7 @@ class ZmqListener:
             if turn.spend(connection, size, clock()):
                 self._finish_what_was_read()
                 return TurnEnd.BOUND
+        return TurnEnd.SLICE
 
     def look(self) -> bool:
         return bool(pending_events(self._socket) & _POLLIN) and not self._paused

@@ -187,6 +187,12 @@ class ZmqTransport:
         self._dialled[connection] = None
         return connection
 
+    @property
+    def receive_stage(self) -> ReceiveStage:
+        """What serves the sockets; see `Transport.receive_stage`."""
+        self._must_be_running()
+        return self._stage
+
     def statistics(self) -> TransportStatistics:
         """What is held now. `sockets` counts every ZeroMQ socket, the monitors included."""
         return TransportStatistics(

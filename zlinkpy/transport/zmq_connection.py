@@ -73,7 +73,8 @@ class PhysicalConnection:
     ) -> None:
         self._stage = stage
         self._source = source
-        self._send_frame = socket.send
+        # Without pyzmq's Python wrapper, which only serves draft sockets: 0.45 us for three frames against 0.83.
+        self._send_frame: Callable[[bytes, int], object] = zmq.backend.Socket.send.__get__(socket)
         self._routing_id = routing_id
         self._number = number
         self._endpoint = endpoint

@@ -373,9 +373,14 @@ class Workers:
             try:
                 coroutine = context.run(job.run)
                 if coroutine is not None:
-                    suspended = await self._finish(job, task, context, coroutine)
+                    try:
+                        request = context.run(coroutine.send, None)
+                    except StopIteration:
+                        pass
+                    else:
+                        suspended = True
+                        await self._finish(job, task, context, coroutine, request)
             except BaseException as error:  # noqa: BLE001 - sorted in _escape
-                suspended = self._current is not job
                 self._escape(job, error)
             self._completed += 1
             if not suspended:
@@ -396,14 +401,11 @@ class Workers:
         task: trio.lowlevel.Task,
         context: contextvars.Context,
         coroutine: Coroutine[Any, Any, None],
-    ) -> Generator[Any, Any, bool]:
-        """Drive a handler to its end; whether it suspended, and so gave the token away, on the way there."""
-        step: Callable[[Any], Any] = coroutine.send
-        value: Any = None
-        try:
-            request = context.run(step, value)
-        except StopIteration:
-            return False
+        request: Any,
+    ) -> Generator[Any, Any, None]:
+        """Give away the token and drive a handler to its end that suspended with `request`."""
+        step: Callable[[Any], Any]
+        value: Any
         self._current = None
         self._suspended_jobs[task] = job
         self._token = False
@@ -428,7 +430,7 @@ class Workers:
                     step = coroutine.send
                 request = context.run(step, value)
         except StopIteration:
-            return True
+            return
         finally:
             del self._suspended_jobs[task]
 

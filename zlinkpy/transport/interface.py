@@ -221,7 +221,7 @@ class Publisher(Protocol):
     async def aclose(self, *, linger: float = 0.0) -> None:
         """Disconnect every subscriber. `linger` > 0 flushes what was published, for at most that many seconds.
 
-        A subscriber that does not read costs the whole linger. Cancelled: the close is done without it.
+        A subscriber that does not read costs the whole linger; a cancellation does not shorten it.
         """
 
 

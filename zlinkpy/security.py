@@ -196,6 +196,12 @@ class AllowList:
         self._version = self._version_now()
         self._take(read_allow_list(self.path))
 
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
     def admits(self, key: str) -> bool:
         """Whether the holder of `key` may be connected with this host."""
         return key in self._admitted

@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 from zlinkpy.cli.options import STORE_VARIABLE, json_option, opened_store, security_of, security_options, store_option
 from zlinkpy.cli.output import Output
 from zlinkpy.errors import NotFoundError, UnavailableError
+from zlinkpy.link import FailureReason
 from zlinkpy.location.directory import list_nodes
 from zlinkpy.location.open import store_label
 from zlinkpy.mesh import PeerPhase, PeerSnapshot
@@ -82,8 +83,8 @@ def joining_of(
     timeout: float,
     listen: str,
     advertise_host: str | None,
-    key_file: str | None,
-    allow_list: str | None,
+    key_file: str | None = None,
+    allow_list: str | None = None,
 ) -> Joining:
     """The options as one value. Raises click.UsageError when they do not say where the mesh is."""
     if peers:
@@ -105,6 +106,10 @@ def joining_of(
         timeout=timeout,
         security=security_of(key_file, allow_list),
     )
+
+
+def _failed_for_keys(peer: PeerSnapshot) -> bool:
+    return peer.last_failure is not None and peer.last_failure.reason is FailureReason.SECURITY_MISMATCH
 
 
 @define(eq=False)
@@ -173,7 +178,9 @@ class Joined:
                 for peer in peers[:3]
             )
             # A node with a store refuses whoever its store does not list, by saying nothing yet.
-            hint = "; nodes with a Location Store admit only nodes of that store: use --store" if joining.peers else ""
+            hint = "; nodes with a Location Store admit only nodes of that store: use --store"
+            if not joining.peers or any(_failed_for_keys(peer) for peer in peers):
+                hint = ""
             return f"{head}: no connection ({shown}){hint}"
         if channel is not None:
             served = sorted({served for peer in ready for served in peer.channels})

@@ -210,6 +210,6 @@ def accepted_failure(event: MonitorEvent, value: int, *, has_keys: bool) -> str:
         return "the authenticator of this node is absent"
     other = "without keys" if has_keys else "with keys"
     return (
-        f"it hung up during the ZeroMQ handshake: what connects there is no mesh node, or one {other} (this node has "
-        f"{'some' if has_keys else 'none'}); check who uses this port"
+        f"it hung up during the ZeroMQ handshake: it is no mesh node, or one {other} (this node has "
+        f"{'some' if has_keys else 'none'}), or a node that asks why it was not let in; check who uses this port"
     )

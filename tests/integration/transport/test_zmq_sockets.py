@@ -253,7 +253,7 @@ async def test_a_fault_of_the_stage_comes_out(host: Host, fast_clock: MockClock)
         async with host() as transport:
             listener: Any = await transport.listen("tcp://127.0.0.1:0", Reception().accept)
             transport.dial(listener.endpoint, Recorder())
-            listener.take_turn = lambda budgets, clock: 1 // 0
+            listener.take_turn = lambda budgets, clock, fresh: 1 // 0
             transport._stage.schedule(listener)
             await trio.sleep_forever()
 

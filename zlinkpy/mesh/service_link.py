@@ -43,11 +43,6 @@ class ServiceLink(PeerLink):
     def title(self) -> str:
         return f"server {self.rid or self.endpoint}" if self.dialler else f"a client at {self.endpoint}"
 
-    @property
-    def was_admitted(self) -> bool:
-        """True once the other end was let in."""
-        return self.pair.remote is not None
-
     def _connected(self, lane: Lane, connection: Connection) -> None:
         super()._connected(lane, connection)
         self._completion = connection

@@ -1,5 +1,4 @@
-"""The connections of a ClientServer channel: admission, records, the store, status, load (LV §1-§6, §9-§11,
-§15, §17)."""
+"""The connections of a ClientServer channel: admission, records, status, load (LV §1-§6, §9-§11, §17)."""
 
 from __future__ import annotations
 
@@ -11,13 +10,11 @@ import trio
 from trio.abc import Instrument
 
 import zlinkpy as zl
-from tests.contract.mesh.nodes import CHANNEL, CODEC, Echo, Echoed, Note, World, linked, refused
-from tests.contract.mesh.services import client, client_puppet, listening, publish, server, server_puppet, withdraw
+from tests.contract.mesh.nodes import CHANNEL, CODEC, Echoed, Note, World, linked
+from tests.contract.mesh.services import client, client_puppet, listening, publish, server, server_puppet
 from tests.puppet import until
 from zlinkpy.link import FailureReason
-from zlinkpy.location import CLIENT_SERVER, keys
-from zlinkpy.location.store import Page
-from zlinkpy.mesh import SNAPSHOT_PEER_LIMIT, PeerPhase, PeerState, TopologyState
+from zlinkpy.mesh import SNAPSHOT_PEER_LIMIT, PeerPhase, TopologyState
 from zlinkpy.telemetry import catalogue
 from zlinkpy.wire import (
     ChannelSend,
@@ -31,7 +28,6 @@ from zlinkpy.wire import (
     ReceiveFlow,
     RejectReason,
     Reply,
-    RuntimeState,
     Update,
 )
 
@@ -238,128 +234,6 @@ async def test_an_application_record_before_the_hello_ends_that_connection(
     assert s.got == []
     assert s.telemetry.total(catalogue.PEER_REFUSALS, reason="protocol_error", scope_kind="channel") == 2
     assert not s.rt._core.liveness
-
-
-# -- the store
-
-
-@pytest.mark.contract("LO-169", "LV-19", "LV-153")
-async def test_a_descriptor_and_a_live_lease_make_no_target(autojump_clock: object, world: World) -> None:
-    p = await listening(world, "p")
-    assert world.network is not None
-    world.network.hang(p.endpoint)
-    await publish(world, p)
-    c = await client(world, store=True)
-    await until(lambda: c.phase("p") is PeerPhase.CONNECTING)
-    await trio.sleep(10)
-    assert c.targets == 0
-    assert not c.is_ready("p")
-    world.network.admit(p.endpoint)
-    p.admits = False
-    await trio.sleep(7)  # transport there, no admission
-    assert c.targets == 0
-    p.admits = True
-    await c.ready("p", seconds=20)
-    assert c.targets == 1
-
-
-@pytest.mark.contract("LO-175")
-@pytest.mark.parametrize("state", [RuntimeState.RELOCATING, RuntimeState.RELOCATED, RuntimeState.DRAINING])
-async def test_a_leaving_server_gets_no_new_client_and_keeps_those_it_has(
-    autojump_clock: object, world: World, state: RuntimeState
-) -> None:
-    p = await listening(world, "p")
-    await publish(world, p)
-    c = await client(world, "c", store=True)
-    await c.ready("p")
-    p.pair.update(runtime_state=state)
-    await publish(world, p)
-    later = await client(world, "later", store=True)
-    await trio.sleep(10)
-    assert c.is_ready("p")
-    assert p.pairs[0].is_up
-    assert (c.targets, later.targets) == (0, 0)
-    assert len(p.lanes) == 1
-    assert later.phase("p") is PeerPhase.CONFIGURED
-    with refused(zl.UnavailableError):
-        await later.echo()
-    q = await listening(world, "q")
-    await publish(world, q)
-    began = trio.current_time()
-    await until(lambda: c.targets == later.targets == 1, 10)
-    assert trio.current_time() - began <= 2.0
-    # It is gone for good when its last connection is.
-    p.pairs[0].hang_up()
-    await trio.sleep(10)
-    assert len(p.lanes) == 1
-
-
-@pytest.mark.contract("LO-171")
-async def test_a_server_that_is_gone_from_the_list_is_no_target_and_stays_connected(
-    autojump_clock: object, world: World
-) -> None:
-    p = await listening(world, "p")
-    await publish(world, p)
-    c = await client(world, store=True)
-    await c.ready("p")
-    await withdraw(world, p)
-    await until(lambda: c.targets == 0)
-    await trio.sleep(20)
-    assert p.pair.is_up
-    with pytest.raises((zl.UnavailableError, zl.NotFoundError)):
-        await c.echo()
-    await publish(world, p)
-    await until(lambda: c.targets == 1)
-    assert len(p.pairs) == 1
-
-
-@pytest.mark.contract("LV-123", "LV-124", "LV-155", "LV-156")
-async def test_a_leaving_server_answers_what_it_accepted_and_goes_in_order(
-    autojump_clock: object, world: World
-) -> None:
-    s = await server(world, "s", store=True)
-    c = await client(world, "c", store=True)
-    await until(lambda: c.targets == 1)
-    watcher = client_puppet(world)
-    pair = await watcher.connect(s.endpoint)
-    answers: list[Any] = []
-
-    async def call() -> None:
-        answers.append(await c.rt.request_to_channel(CHANNEL, Echo(1, hold=9.0)))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(call)
-        await until(lambda: s.got)
-        nursery.start_soon(s.stop)
-        await trio.sleep(1.5)
-        (entry,) = await stored(world)
-        assert entry.state is RuntimeState.DRAINING
-        assert [each.admission.runtime_state for each in pair.app.commands(Update)][-1] is RuntimeState.DRAINING
-        assert c.targets == 0
-        assert c.channel.peers[0].state is PeerState.DRAINING
-        with refused(zl.UnavailableError):
-            await c.echo()
-        assert answers == []
-    assert answers == [Echoed(1, "s")]
-    await until(lambda: pair.is_gone)
-    assert pair.farewell == Close(CloseReason.ORDERLY)
-    assert await stored(world) == []
-    assert c.telemetry.total(catalogue.PEER_DISCONNECTS, reason="orderly_close", scope_kind="channel") == 1
-
-
-async def stored(world: World) -> list[Any]:
-    """The server descriptors in the store."""
-    page = await world.store.scan(keys.client_server_prefix(CHANNEL))
-    assert isinstance(page, Page)
-    return [CLIENT_SERVER.decode(item.value) for item in page.items]
-
-
-async def test_a_weight_changed_at_run_time_reaches_the_store(autojump_clock: object, world: World) -> None:
-    s = await server(world, "s", store=True)
-    s.rt.set_client_server_weight(CHANNEL, 7)
-    await trio.sleep(0.5)
-    (entry,) = await stored(world)
-    assert (entry.weight, entry.state) == (7, RuntimeState.SERVING)
 
 
 # -- status and the one owner

@@ -17,7 +17,7 @@ from tests.contract.mesh.test_store_and_stop import DESCRIPTORS
 from tests.puppet import until
 from zlinkpy.link import FailureReason
 from zlinkpy.telemetry import catalogue
-from zlinkpy.wire import Close, CloseReason, Hello, LivenessAck, LivenessProbe, RuntimeState
+from zlinkpy.wire import Close, CloseReason, FlowState, Hello, LivenessAck, LivenessProbe, ReceiveFlow, RuntimeState
 
 each_end = pytest.mark.parametrize("role", ["client", "server"])
 
@@ -199,6 +199,23 @@ async def test_an_orderly_close_of_a_real_client_is_heard(fast_clock: object, so
     failure = link.n.failure("p")
     assert failure is not None
     assert failure.reason is FailureReason.ORDERLY_CLOSE
+
+
+@each_end
+@pytest.mark.contract("LV-172")
+async def test_the_flow_state_reaches_the_other_end_whichever_socket_it_has(
+    fast_clock: object, sockets: World, role: str
+) -> None:
+    link = await linked(sockets, role, job_queue=zl.JobQueueOptions(max_queued_application_jobs=10))
+    for _ in range(8):
+        link.n.rt._core.permits.take_over()
+    await until(lambda: link.pair.app.commands(ReceiveFlow)[-1] == ReceiveFlow(FlowState.PAUSED))
+    for _ in range(8):
+        link.n.rt._core.permits.release()
+    await until(lambda: link.pair.app.commands(ReceiveFlow)[-1] == ReceiveFlow(FlowState.RUNNING))
+    link.pair.app.send(ReceiveFlow(FlowState.PAUSED))
+    await until(lambda: link.n.peer("p").paused)
+    assert link.n.is_ready("p")
 
 
 @pytest.mark.contract("LV-158")

@@ -75,23 +75,24 @@ async def test_what_was_sent_between_two_slices_leaves_with_the_second(host: Hos
     async with connected(host) as (near, dialled, accepted):
         stage = near.receive_stage
         held: list[int] = []
-        await stage.borrow()
-        for _ in range(40):
-            dialled.send([b"one of many"])
-        await wait_all_tasks_blocked()
-        block_the_loop(0.1)
-        await stage.wait()
         connection = accepted.connection
         assert connection is not None
-        while stage.serve():
-            held.append(len(stage._corked))
-            # The first of a pass leaves at once, the second is held.
-            connection.send([b"answer"])
-            connection.send([b"answer"])
-            held.append(len(stage._corked))
+        await stage.borrow()
+        # A busy machine may bring the records one by one; then they come in no slices, and once more.
+        while len(held) < 4:
+            for _ in range(40):
+                dialled.send([b"one of many"])
+            await wait_all_tasks_blocked()
+            block_the_loop(0.1)
+            await stage.wait()
+            while stage.serve():
+                held.append(len(stage._corked))
+                # The first of a pass leaves at once, the second is held.
+                connection.send([b"answer"])
+                connection.send([b"answer"])
+                held.append(len(stage._corked))
         stage.give_back()
     assert held == [0, 1] * (len(held) // 2)
-    assert len(held) >= 4
 
 
 async def test_a_leader_called_away_in_the_middle_of_a_rotation_loses_nothing(

@@ -22,6 +22,9 @@ ECHO = Program(module="benchmarks.baselines.zmq_asyncio_echo")
 ONE_WAY = Program(module="benchmarks.baselines.zmq_blocking_pair")
 
 MESH_ECHO = Program(module="benchmarks.subjects.mesh_echo")
+CURVE_ECHO = Program(module="benchmarks.subjects.curve_echo")
+FANOUT_BASE = Program(module="benchmarks.baselines.zmq_blocking_fanout")
+FANOUT = Program(module="benchmarks.subjects.fanout")
 CLIENT_SERVER_ECHO = Program(module="benchmarks.subjects.client_server_echo")
 IDLE = Program(module="benchmarks.subjects.idle_node")
 CALM = Program(module="benchmarks.subjects.flood", arguments=("--share", "0"))
@@ -83,6 +86,24 @@ MEASURES: tuple[Measure, ...] = (
         better="higher",
         baseline=ONE_WAY,
         subject=CLIENT_SERVER_ECHO,
+    ),
+    Measure(
+        name="fanout to 3 subscribers",
+        metric="deliveries_per_s",
+        unit="/s",
+        better="higher",
+        baseline=FANOUT_BASE,
+        subject=FANOUT,
+        bar=1.0,
+    ),
+    Measure(
+        name="requests with CURVE, 64 callers, against those without",
+        metric="rps",
+        unit="/s",
+        better="higher",
+        baseline=MESH_ECHO,
+        subject=CURVE_ECHO,
+        bar=0.4,
     ),
     Measure(
         name="idle node, 10 peers: processor", metric="cpu_percent", unit="%", better="lower", subject=IDLE, bar=1.0

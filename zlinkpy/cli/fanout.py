@@ -12,14 +12,21 @@ import click
 import trio
 
 from zlinkpy.cli.failures import ReportingCommand
-from zlinkpy.cli.options import STORE_VARIABLE, json_option, split_pairs, store_option
+from zlinkpy.cli.options import (
+    STORE_VARIABLE,
+    json_option,
+    security_of,
+    security_options,
+    split_pairs,
+    store_option,
+)
 from zlinkpy.cli.output import Output, dump_json
 from zlinkpy.cli.payloads import decoded, encoded
 from zlinkpy.cli.stopping import StopSignals, cancel_when, run_until_done
 from zlinkpy.errors import UnavailableError
 from zlinkpy.location.open import store_label
 from zlinkpy.messages import MessageContext
-from zlinkpy.runtime import Host, RawMessage
+from zlinkpy.runtime import Host, RawMessage, SubscribedChannel
 from zlinkpy.wire import check_topic
 
 DEFAULT_TIMEOUT = 10.0
@@ -72,6 +79,7 @@ def _checked_topics(_context: click.Context, _parameter: click.Parameter, value:
     help="How long to wait for the subscribers.",
 )
 @click.option("--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Attach metadata; repeat it.")
+@security_options
 @json_option
 def publish(
     channel: str, topic: str, packet: str, payload: str, pairs: tuple[str, ...], as_json: bool, **options: Any
@@ -105,8 +113,11 @@ async def _publish(
     advertise_host: str | None,
     subscribers: int,
     timeout: float,
+    key_file: str | None,
+    allow_list: str | None,
 ) -> int:
-    host = Host(location_store=store, shutdown_deadline=_SHUTDOWN_SECONDS)
+    security = security_of(key_file, allow_list)
+    host = Host(location_store=store, security=security, shutdown_deadline=_SHUTDOWN_SECONDS)
     host.fanout_publisher(channel, listen=listen, advertise_host=advertise_host, rid_prefix="zlink-cli")
 
     async with output.waiting(lambda: f"waiting for {subscribers} subscriber(s) of channel {channel}"):
@@ -140,10 +151,11 @@ async def _publish(
     "--publisher",
     "publishers",
     multiple=True,
-    metavar="tcp://HOST:PORT",
+    metavar="[NAME@]tcp://HOST:PORT",
     help="Hear this publisher, instead of those of the store; repeat it.",
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many events, not at Ctrl-C.")
+@security_options
 @json_option
 def subscribe(
     channel: str,
@@ -151,6 +163,8 @@ def subscribe(
     store: str | None,
     publishers: tuple[str, ...],
     count: int | None,
+    key_file: str | None,
+    allow_list: str | None,
     as_json: bool,
 ) -> None:
     """Print the events of CHANNEL, of the given TOPICs or of all, until Ctrl-C.
@@ -168,19 +182,14 @@ def subscribe(
         raise click.UsageError(
             f"say where the publishers are: --store URL, {STORE_VARIABLE}, or --publisher tcp://HOST:PORT"
         )
-    trio.run(_subscribe, channel, topics, store, publishers, count, Output(as_json=as_json))
+    host = Host(location_store=store, security=security_of(key_file, allow_list), shutdown_deadline=_SHUTDOWN_SECONDS)
+    feed = host.fanout_subscriber(channel, publishers=publishers)
+    trio.run(_subscribe, host, feed, topics, count, Output(as_json=as_json))
 
 
 async def _subscribe(
-    channel: str,
-    topics: tuple[str, ...],
-    store: str | None,
-    publishers: tuple[str, ...],
-    count: int | None,
-    output: Output,
+    host: Host, feed: SubscribedChannel, topics: tuple[str, ...], count: int | None, output: Output
 ) -> None:
-    host = Host(location_store=store, shutdown_deadline=_SHUTDOWN_SECONDS)
-    feed = host.fanout_subscriber(channel, publishers=publishers)
     enough = trio.Event()
     printed = 0
 
@@ -198,8 +207,8 @@ async def _subscribe(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cancel_when, stop.asked, nursery.cancel_scope)
             nursery.start_soon(cancel_when, enough, nursery.cancel_scope)
-            async with output.waiting(lambda: f"waiting for a publisher of channel {channel}"), host.run() as rt:
-                await rt.wait_ready_publisher(channel)
+            async with output.waiting(lambda: f"waiting for a publisher of channel {feed.name}"), host.run() as rt:
+                await rt.wait_ready_publisher(feed.name)
                 await trio.sleep_forever()
 
 

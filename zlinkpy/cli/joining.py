@@ -85,6 +85,7 @@ def joining_of(
     advertise_host: str | None,
     key_file: str | None = None,
     allow_list: str | None = None,
+    needs_mesh: bool = True,
 ) -> Joining:
     """The options as one value. Raises click.UsageError when they do not say where the mesh is."""
     if peers:
@@ -93,7 +94,7 @@ def joining_of(
         if context.get_parameter_source("store") is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError("--store and --peer exclude each other: peers come from the store or by hand")
         store = None
-        if mesh is None:
+        if mesh is None and needs_mesh:
             raise click.UsageError("--peer needs --mesh NAME")
     elif not store:
         raise click.UsageError(f"say where the mesh is: --store URL, {STORE_VARIABLE}, or --peer tcp://HOST:PORT")
@@ -172,11 +173,7 @@ class Joined:
             return f"{head}: the store shows no other node of this mesh (see zlink nodes)"
         ready = self.ready_peers()
         if not ready:
-            shown = "; ".join(
-                f"{peer.endpoint or peer.node_rid}: "
-                f"{peer.last_failure.detail if peer.last_failure else peer.phase.value}"
-                for peer in peers[:3]
-            )
+            shown = "; ".join(map(_shown, peers[:3]))
             # A node with a store refuses whoever its store does not list, by saying nothing yet.
             hint = "; nodes with a Location Store admit only nodes of that store: use --store"
             if not joining.peers or any(_failed_for_keys(peer) for peer in peers):
@@ -214,6 +211,33 @@ async def joined(joining: Joining, output: Output, *, channel: str | None = None
         async with host.run() as rt:
             yield Joined(rt, mesh, deadline, joining, progress)
             progress.text = "leaving the mesh"
+
+
+@asynccontextmanager
+async def using(joining: Joining, output: Output, channel: str) -> AsyncIterator[tuple[Runtime, float]]:
+    """Be a client of the ClientServer channel for the time of the block, with a server to call: the runtime, and the
+    end of the command's time on trio's clock. Raises UnavailableError saying what is known."""
+    deadline = trio.current_time() + joining.timeout
+    async with output.waiting(lambda: f"waiting for a server of channel {channel}"):
+        host = Host(location_store=joining.store, security=joining.security, shutdown_deadline=_SHUTDOWN_SECONDS)
+        host.use_client_server(channel, servers=joining.peers)
+        async with host.run() as rt:
+            with trio.move_on_at(deadline) as waiting:
+                await rt.wait_ready_target(channel)
+            if waiting.cancelled_caught:
+                servers = rt.channel_status(channel).peers
+                shown = "; ".join(map(_shown, servers[:3])) or "the store shows no server of this channel"
+                raise UnavailableError(
+                    f"no ready server of ClientServer channel {channel} within {joining.timeout:g} s: {shown}",
+                    cause="RouteNotConnected",
+                )
+            yield rt, deadline
+
+
+def _shown(peer: PeerSnapshot) -> str:
+    """One peer that is not connected, and why."""
+    why = peer.last_failure.detail if peer.last_failure else peer.phase.value
+    return f"{peer.endpoint or peer.node_rid}: {why}"
 
 
 async def _only_mesh(joining: Joining) -> str:

@@ -24,6 +24,7 @@ from zlinkpy.cli.output import Output, Wait
 from zlinkpy.cli.stopping import StopSignals, cancel_when
 from zlinkpy.cli.target import load_host
 from zlinkpy.errors import InternalFailureError
+from zlinkpy.fanout import PublisherStatus
 from zlinkpy.location.open import store_label
 from zlinkpy.runtime import ChannelStatus, Host, Runtime, Settings, TerminationOutcome
 from zlinkpy.wire import RuntimeState
@@ -129,16 +130,38 @@ def _serving(rt: Runtime, host: Host, label: str | None) -> dict[str, object]:
         {"channel": status.channel_name, "rid": status.server_rid, "endpoint": status.endpoint}
         for status in _served(rt, host)
     ]
-    return {"event": "serving", "pid": os.getpid(), "store": label, "nodes": nodes, "client_servers": channels}
+    return {
+        "event": "serving",
+        "pid": os.getpid(),
+        "store": label,
+        "nodes": nodes,
+        "client_servers": channels,
+        "publishers": [
+            {"channel": each.channel_name, "rid": each.rid, "endpoint": each.endpoint} for each in _published(rt, host)
+        ],
+    }
 
 
 def _serving_lines(rt: Runtime, host: Host, label: str | None) -> list[str]:
     tail = f", store {label}" if label else ""
     lines = [f"serving: mesh {mesh}, node {rt.node_rid(mesh)}, {rt.endpoint(mesh)}{tail}" for mesh in host.meshes]
-    return lines + [
-        f"serving: ClientServer channel {status.channel_name}, server {status.server_rid}, {status.endpoint}{tail}"
-        for status in _served(rt, host)
-    ]
+    return (
+        lines
+        + [
+            f"serving: ClientServer channel {status.channel_name}, server {status.server_rid}, {status.endpoint}{tail}"
+            for status in _served(rt, host)
+        ]
+        + [
+            f"serving: fanout channel {status.channel_name}, publisher {status.rid}, {status.endpoint}{tail}"
+            for status in _published(rt, host)
+        ]
+    )
+
+
+def _published(rt: Runtime, host: Host) -> list[PublisherStatus]:
+    """The fanout channels this host publishes."""
+    statuses = [rt.fanout_status(channel).publisher for channel in host.fanouts]
+    return [status for status in statuses if status is not None]
 
 
 def _served(rt: Runtime, host: Host) -> list[ChannelStatus]:

@@ -26,6 +26,7 @@ from zlinkpy.link import (
     PublisherLink,
     Ready,
 )
+from zlinkpy.security import KeyRefusedError
 from zlinkpy.telemetry import get_logger
 from zlinkpy.transport import Subscription, SubscriptionSink
 from zlinkpy.wire import Beacon, FanoutEvent, decode_fanout
@@ -184,9 +185,8 @@ class HeardPublisher:
         self._open_sockets -= 1
         if link is self.link:
             self._subscription = None
-        if security:
-            self.perform_on(link, link.fail(FailureReason.SECURITY_MISMATCH, cause, now))
-        self.perform_on(link, link.lost(cause, now))
+        reason = FailureReason.SECURITY_MISMATCH if security else FailureReason.TRANSPORT_ERROR
+        self.perform_on(link, link.lost(cause, now, reason))
         self.intent.lane_closed(now)
         self.owner.deadline_moved(self.intent.next_deadline())
         self.owner.settled(self)
@@ -225,7 +225,10 @@ class HeardPublisher:
             self._subscription = self.owner.open(self.intent.endpoint, self.intent.expectation, _Attempt(self, link))
         except ConfigurationError as error:
             # What a descriptor says is not ours to trust: a failed attempt like any other.
-            self.perform_on(link, link.lost(error.message, self.owner.now()))
+            reason = FailureReason.TRANSPORT_ERROR
+            if isinstance(error, KeyRefusedError):
+                reason = FailureReason.SECURITY_MISMATCH
+            self.perform_on(link, link.lost(error.message, self.owner.now(), reason))
         else:
             self._open_sockets += 1
             self.intent.lane_opened()

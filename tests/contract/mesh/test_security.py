@@ -187,6 +187,22 @@ async def test_nobody_joins_the_pair_of_another_key(
         assert stolen.reject is RejectReason.SECURITY_IDENTITY_MISMATCH
 
 
+async def test_a_listed_node_cannot_take_the_place_of_another_one_by_its_name(
+    autojump_clock: object, world: World, ring: Keyring, secure: Secure
+) -> None:
+    b = await world.host("b", serves={CHANNEL: 100}, **secure("b"))
+    async with key_the_wire(world, ring, "p") as wire, key_the_wire(world, ring, "a") as other_wire:
+        puppet = Puppet(Keyed(wire, ring.public("b")), "p", security=ring.public("p"))
+        await puppet.connect(b.endpoint)
+        await b.ready("p")
+        impostor = Puppet(Keyed(other_wire, ring.public("b")), "p", security=ring.public("a"))
+        pair = impostor.dial(b.endpoint)
+        await until(lambda: pair.reject is not None or pair.is_up)
+        assert pair.reject is RejectReason.SECURITY_IDENTITY_MISMATCH
+        assert b.is_ready("p")
+        assert puppet.pair.is_up
+
+
 @pytest.mark.contract("LV-121")
 async def test_a_node_taken_off_the_list_loses_its_connection_and_does_not_come_back(
     autojump_clock: object, world: World, ring: Keyring, secure: Secure
@@ -205,14 +221,16 @@ async def test_a_node_taken_off_the_list_loses_its_connection_and_does_not_come_
 
 
 @pytest.mark.contract("LV-126")
+@pytest.mark.parametrize("name", ["a0", "c0"])
 async def test_a_store_cannot_bring_in_a_node_that_is_not_listed(
-    autojump_clock: object, world: World, ring: Keyring, secure: Secure
+    autojump_clock: object, world: World, ring: Keyring, secure: Secure, name: str
 ) -> None:
-    """Whoever can write to the store publishes a key of his own; nobody dials it, and it cannot dial anybody."""
-    anybody = {"allow_any": True}
-    x = await world.host("a0", serves={CHANNEL: 100}, store=True, **secure("mallory", **anybody))
+    """Whoever can write to the store publishes a key of his own. The smaller id dials: nobody dials him, and nobody
+    lets him in."""
+    x = await world.host(name, serves={CHANNEL: 100}, store=True, **secure("mallory", allow_any=True))
     b = await world.host("b", store=True, **secure("b"))
-    await until(lambda: FailureReason.SECURITY_MISMATCH in failures(x) | failures(b))
+    dialler = x if name < "b" else b
+    await until(lambda: FailureReason.SECURITY_MISMATCH in failures(dialler))
     assert not b.is_ready(x.rid)
     assert not x.is_ready(b.rid)
 

@@ -182,6 +182,57 @@ def test_peers_shows_how_one_node_s_connections_stand(place: Path, store: str) -
         assert f"node {rid} is serving" in table.stderr
 
 
+def test_a_client_server_channel_is_called_by_hand_and_through_the_store(place: Path, store: str) -> None:
+    (place / "till.py").write_text(TILL)
+    with running("run", "till:host", "--store", store, "--json", cwd=place) as till:
+        (served,) = till.document()["client_servers"]
+        for where in (["--store", store], ["--peer", served["endpoint"]]):
+            placed = zlink_here("request", "--client-server", "orders", "Place", '{"item": "lamp"}', *where)
+            assert (placed.exit_code, placed.stdout) == (0, '{"item": "lamp"}\n')
+        sent = zlink_here("send", "--client-server", "orders", "Note", "{}", "--store", store)
+        assert sent.stdout == "sent to channel orders\n"
+        till.line("noted")
+        gone = zlink_here(
+            "request", "--client-server", "orders", "Place", "{}", "--peer", "tcp://127.0.0.1:1", "--timeout", "0.5"
+        )
+        assert gone.exit_code == 4
+        assert "no ready server of ClientServer channel orders within 0.5 s: tcp://127.0.0.1:1: " in gone.stderr
+
+
+TILL = """
+import zlinkpy as zl
+
+
+@zl.message
+class Placed:
+    item: str
+
+
+@zl.message
+class Place(zl.Request[Placed]):
+    item: str
+
+
+@zl.message
+class Note:
+    pass
+
+
+host = zl.Host()
+orders = host.serve_client_server("orders")
+
+
+@orders.on_request
+def place(request: Place) -> Placed:
+    return Placed(request.item)
+
+
+@orders.on_send
+def note(message: Note) -> None:
+    print("noted", flush=True)
+"""
+
+
 def test_peers_of_a_node_that_is_not_there_says_who_is(place: Path, node: Running) -> None:
     rid, endpoint = rid_of(node)
     peer = ["--peer", endpoint, "--mesh", "play"]

@@ -89,7 +89,9 @@ class Expectation:
         """
         if rid is not None and self.rid not in (None, rid):
             return RejectReason.IDENTITY_MISMATCH
-        if self.security_identity not in (None, security_identity) or self.proved not in (None, security_identity):
+        if self.security_identity not in (None, security_identity):
+            return RejectReason.SECURITY_IDENTITY_MISMATCH
+        if self.proved not in (None, security_identity):
             return RejectReason.SECURITY_IDENTITY_MISMATCH
         if generation and self.generation not in (0, generation):
             return RejectReason.LIFECYCLE_GENERATION_STALE

@@ -24,14 +24,11 @@ from zlinkpy.mesh.peers import Peer
 from zlinkpy.mesh.remote import remote_of
 from zlinkpy.mesh.selection import SmoothWeighted
 from zlinkpy.mesh.service_link import ServiceLink, ServiceSink
-from zlinkpy.telemetry import get_logger
 from zlinkpy.transport import Pattern, Transport
 from zlinkpy.wire import ClientAdmission, Lane, RejectReason, RuntimeState
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
-
-log = get_logger("zlinkpy.mesh")
 
 # From `relocating` on a server takes no new client; those it has stay while work is left (LO-175).
 _TAKES_CLIENTS = frozenset({RuntimeState.PREPARING, RuntimeState.SERVING})

@@ -277,6 +277,9 @@ class PeerBook:
                 # Both dial at once and ours is the one that will stay.
                 return RejectReason.DUPLICATE_CONNECTION, None
             return None, None
+        if current.peer_key != link.peer_key:
+            # Both keys are listed, but only one of their owners can be this node: the one that is connected.
+            return RejectReason.SECURITY_IDENTITY_MISMATCH, None
         same_run = current.remote is not None and current.remote.lifecycle_generation == remote.lifecycle_generation
         if same_run and current.dialler and link.dialler and current.intent is not link.intent:
             # Two configured endpoints of one node. Its side has replaced the older pair already; that one's endpoint

@@ -22,7 +22,6 @@ from zlinkpy.mesh.reception import Reception
 from zlinkpy.mesh.remote import remote_of
 from zlinkpy.mesh.selection import check_weight
 from zlinkpy.mesh.status import MeshSnapshot, MeshStatus
-from zlinkpy.telemetry import get_logger
 from zlinkpy.transport import Connection, Transport
 from zlinkpy.wire import (
     REQUIRED_CAPABILITY,
@@ -38,8 +37,6 @@ from zlinkpy.wire import (
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
-
-log = get_logger("zlinkpy.mesh")
 
 
 class RouteMesh(Dialler):

@@ -455,6 +455,8 @@ class Host:
             stack.callback(self._ended)
             if lease is not None:
                 lease.on_change(partial(_watch_lease, rt, lease))
+            if transport.receive_stage is not None:
+                core.workers.lead(transport.receive_stage)
             # Shielded: when the body is cancelled, accepted work still gets ABORT_DEADLINE, and needs its workers.
             core_scope = trio.CancelScope(shield=True)
             stack.callback(core_scope.cancel)

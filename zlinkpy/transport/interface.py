@@ -180,6 +180,22 @@ class Listener(Protocol):
         """Stop accepting and close every accepted connection; their sinks get `closed` before this returns."""
 
 
+class LendableStage(Protocol):
+    """A receive stage whose serving task can be replaced for a while; the rules are those of `receive_stage.py`."""
+
+    async def borrow(self) -> None:
+        """Take the place of the transport's own task; returns when that has stopped serving."""
+
+    def give_back(self, failure: BaseException | None = None) -> None:
+        """Let the transport's own task serve again, or fail with what `wait` or `serve` raised."""
+
+    async def wait(self, *, busy: bool = False) -> None:
+        """Let other tasks run and wait until there is something to serve; `busy`: do not wait for it."""
+
+    def serve(self) -> bool:
+        """Hand some records to their sinks; True: more are to be had without a `wait`."""
+
+
 class Publisher(Protocol):
     """A bound endpoint whose records go to every subscriber that asked for their topic."""
 
@@ -270,6 +286,10 @@ class Transport(Protocol):
 
         Raises ConfigurationError for a malformed endpoint, ValueError without a topic (``b""`` stands for all).
         """
+
+    @property
+    def receive_stage(self) -> LendableStage | None:
+        """What serves the sockets, where it can be lent to the tasks that do the work records bring."""
 
     def statistics(self) -> TransportStatistics: ...
 

@@ -168,6 +168,11 @@ class MemoryTransport:
         self._connect(subscription, "subscribe", server_key)
         return subscription
 
+    @property
+    def receive_stage(self) -> None:
+        """The twin serves itself: where no time passes there is none to save."""
+        return None
+
     def statistics(self) -> TransportStatistics:
         """What is held now. `sockets` counts what would be sockets with ZeroMQ, less the monitors."""
         connections = [each for each in self._ends if isinstance(each, MemoryConnection)]

@@ -15,14 +15,14 @@ import zmq
 from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.interface import POST_LIMIT, Connection, ConnectionClosed
 from zlinkpy.transport.receive_stage import ReceiveStage, Source
-from zlinkpy.transport.zmq_physical import Phase, Physical
+from zlinkpy.transport.zmq_physical import Phase, Physical, frame_sender
 
 LOGGER = get_logger("zlinkpy.transport")
 
 # The first record of a scheduler pass leaves at once, so that a lone request waits for nobody; those that follow on the
 # same socket are submitted together when the pass is over. Submitting to an idle I/O thread wakes it, which costs more
 # than the rest of a submission, and records submitted together also share its system calls. Large records are not held.
-CORK_RECORDS = 64
+CORK_RECORDS = 16
 CORK_BYTES = 16 << 10
 
 # Plain ints: pyzmq's flag enum costs a quarter of a microsecond for every `|`.
@@ -48,7 +48,7 @@ class PhysicalConnection(Physical[Connection]):
     ) -> None:
         super().__init__(stage=stage, number=number, endpoint=endpoint)
         self._source = source
-        self._send_frame = socket.send
+        self._send_frame = frame_sender(socket)
         self._routing_id = routing_id
         self._full = False
         self._posts: deque[list[bytes]] = deque()

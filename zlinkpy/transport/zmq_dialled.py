@@ -27,7 +27,7 @@ from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.curve import DialHandshake, HandshakeFailure
 from zlinkpy.transport.interface import DIAL_SECONDS, LEFTOVERS_SECONDS, Connection, ConnectionClosed, Sink, SinkOf
 from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
-from zlinkpy.transport.receive_stage import ReceiveStage, TurnEnd
+from zlinkpy.transport.receive_stage import SLICE_RECORDS, ReceiveStage, TurnEnd
 from zlinkpy.transport.rotation import Budgets, Turn
 from zlinkpy.transport.sockets import SocketFactory
 from zlinkpy.transport.zmq_connection import PhysicalConnection
@@ -78,6 +78,7 @@ class ConnectingSocket(Physical[HandleT]):
         self._peer_key = dial.handshake.server_key
         self._paused = False
         self._ended: str | None = None
+        self._turn: Turn
         self._leftovers_until = 0.0
         self._linger_until = 0.0
         stage = self._stage
@@ -96,7 +97,7 @@ class ConnectingSocket(Physical[HandleT]):
 
     # -- receiving
 
-    def take_turn(self, budgets: Budgets, clock: Callable[[], float]) -> TurnEnd:
+    def take_turn(self, budgets: Budgets, clock: Callable[[], float], *, fresh: bool) -> TurnEnd:
         socket = self._socket
         if self._takes_none():
             # Pending events are processed all the same: room for blocked senders, and a descriptor that comes to rest.
@@ -108,8 +109,10 @@ class ConnectingSocket(Physical[HandleT]):
         assert sink is not None
         handle = self._self
         enveloped = self._enveloped
-        turn = Turn(budgets, clock())
-        while True:
+        if fresh:
+            self._turn = Turn(budgets, clock())
+        spend = self._turn.spend
+        for _ in range(SLICE_RECORDS):
             try:
                 if enveloped:
                     receive(_NOBLOCK)  # the routing id: our own alias, every time
@@ -135,8 +138,9 @@ class ConnectingSocket(Physical[HandleT]):
                 return TurnEnd.EMPTY
             if self._takes_none():
                 return TurnEnd.PAUSED
-            if turn.spend(size, clock()):
+            if spend(size, clock()):
                 return TurnEnd.BOUND
+        return TurnEnd.SLICE
 
     def _takes_none(self) -> bool:
         return self._paused or self._closed_here

@@ -35,7 +35,7 @@ from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.descriptors import shut_down, socket_identity
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, Connection, Sink
 from zlinkpy.transport.monitor import HANDSHAKE_FAILURES, MonitorEvent, descriptor_of, pending_events
-from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
+from zlinkpy.transport.receive_stage import BLOCKED_TICK, SLICE_RECORDS, ReceiveStage, TurnEnd
 from zlinkpy.transport.rotation import Budgets, SharedTurn
 from zlinkpy.transport.zmq_bound import Binding, BoundSocket
 from zlinkpy.transport.zmq_connection import PhysicalConnection
@@ -191,6 +191,7 @@ class ZmqListener(BoundSocket):
         self._retired: dict[bytes, int] = {}
         self._blocked: dict[AcceptedConnection, None] = {}
         self._ticking = False
+        self._turn: SharedTurn[AcceptedConnection]
         self._carry_over: tuple[AcceptedConnection, list[bytes], int] | None = None
         self._taken = 0
         self._stage.add(self, self._socket_fd, self._monitor.fd)
@@ -223,7 +224,7 @@ class ZmqListener(BoundSocket):
 
     # -- receiving
 
-    def take_turn(self, budgets: Budgets, clock: Callable[[], float]) -> TurnEnd:
+    def take_turn(self, budgets: Budgets, clock: Callable[[], float], *, fresh: bool) -> TurnEnd:
         socket = self._socket
         if self._paused:
             if not pending_events(socket) & _POLLIN and self._carry_over is None:
@@ -231,8 +232,10 @@ class ZmqListener(BoundSocket):
             return TurnEnd.PAUSED
         receive = socket.recv
         by_id = self._by_id
-        turn: SharedTurn[AcceptedConnection] = SharedTurn(budgets, clock())
-        while True:
+        if fresh:
+            self._turn = SharedTurn(budgets, clock())
+        turn = self._turn
+        for _ in range(SLICE_RECORDS):
             if self._carry_over is not None:
                 (connection, frames, size), self._carry_over = self._carry_over, None
             else:
@@ -272,6 +275,7 @@ class ZmqListener(BoundSocket):
             if turn.spend(connection, size, clock()):
                 self._finish_what_was_read()
                 return TurnEnd.BOUND
+        return TurnEnd.SLICE
 
     def look(self) -> bool:
         return bool(pending_events(self._socket) & _POLLIN) and not self._paused

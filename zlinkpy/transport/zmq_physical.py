@@ -6,6 +6,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
+import zmq
+
 from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.curve import off_the_list
 from zlinkpy.transport.interface import SinkOf
@@ -15,6 +17,13 @@ LOGGER = get_logger("zlinkpy.transport")
 
 HandleT = TypeVar("HandleT")
 """What its owner knows it as: a `Connection` or a `Subscription`."""
+
+
+def frame_sender(socket: zmq.Socket[bytes]) -> Callable[[bytes, int], object]:
+    """`socket.send` without pyzmq's Python wrapper, which only serves draft sockets: 0.45 us for three frames against
+    0.83."""
+    send: Callable[[bytes, int], object] = zmq.backend.Socket.send.__get__(socket)
+    return send
 
 
 class Phase(Enum):

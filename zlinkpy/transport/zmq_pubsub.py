@@ -19,6 +19,7 @@ from zlinkpy.transport.monitor import HANDSHAKE_FAILURES, MonitorEvent, pending_
 from zlinkpy.transport.topics import check_published
 from zlinkpy.transport.zmq_bound import Binding, BoundSocket
 from zlinkpy.transport.zmq_dialled import ConnectingSocket, Dial
+from zlinkpy.transport.zmq_physical import frame_sender
 
 _MORE = int(zmq.SNDMORE | zmq.NOBLOCK)
 _LAST = int(zmq.NOBLOCK)
@@ -46,7 +47,7 @@ class ZmqPublisher(BoundSocket):
 
     def __init__(self, binding: Binding, forget: Callable[[], None]) -> None:
         super().__init__(binding, forget)
-        self._send_frame = binding.socket.send
+        self._send_frame = frame_sender(binding.socket)
         self._published = 0
         # By descriptor, with what tells it from a later one of the same number.
         self._subscribers: dict[int, tuple[object, int] | None] = {}

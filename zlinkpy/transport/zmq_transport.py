@@ -233,6 +233,12 @@ class ZmqTransport:
         dial = self._connect(zmq.SUB, endpoint, next(self._numbers), max_message_bytes, server_key, *subscribes)
         return self._keep(self._subscriptions, lambda forget: ZmqSubscription(dial, sink=sink, forget=forget))
 
+    @property
+    def receive_stage(self) -> ReceiveStage:
+        """What serves the sockets; see `Transport.receive_stage`."""
+        self._must_be_running()
+        return self._stage
+
     def statistics(self) -> TransportStatistics:
         """What is held now. `sockets` counts every ZeroMQ socket, the monitors included."""
         return TransportStatistics(

@@ -103,24 +103,10 @@ def _writer() -> Callable[[_Head], bytes]:
 _write_head = _writer()
 
 
-def _recalling(read: Callable[[bytes], _Head]) -> Callable[[bytes], _Head]:
-    """A publisher's head frame is the same for every event of one packet: what was accepted once is recalled by its
-    bytes (see `zlinkpy.wire.recall`)."""
-    known: dict[bytes, _Head] = {}
-
-    def recall(frame: bytes) -> _Head:
-        head = known.get(frame)
-        if head is None:
-            head = read(frame)
-            if len(known) >= RECALLED:
-                known.clear()
-            known[frame] = head
-        return head
-
-    return recall
-
-
-_read_head = _recalling(_reader())
+# A publisher sends the same few topics and heads again and again: what was accepted once is recalled by its bytes (see
+# `zlinkpy.wire.recall`).
+_known: dict[tuple[bytes, bytes], tuple[str, _Head]] = {}
+_read_head = _reader()
 
 
 def check_topic(topic: str) -> bytes:
@@ -155,6 +141,11 @@ def decode_fanout(frames: Sequence[bytes]) -> FanoutEvent | Beacon:
         ProtocolError: `field` names the first offending place; ``fanout.beacon`` for the reserved topic with any other
             payload or number of frames.
     """
+    if len(frames) == 3:
+        found = _known.get((frames[0], frames[1]))
+        if found is not None:
+            topic, head = found
+            return FanoutEvent(topic, head.channel_name, head.source_rid, head.payload, frames[2], None)
     if frames and frames[0] == BEACON_TOPIC:
         if len(frames) != 2 or frames[1] != BEACON_PAYLOAD:
             violation("fanout.beacon", "the reserved topic carries exactly the beacon payload")
@@ -170,6 +161,10 @@ def decode_fanout(frames: Sequence[bytes]) -> FanoutEvent | Beacon:
         except (Misfit, ProtocolError, *PARSE_ERRORS):
             return _explain(frames)
         metadata = None if first == 2 else decode_metadata(frames[2])
+        if metadata is None:
+            if len(_known) >= RECALLED:
+                _known.clear()
+            _known[frames[0], frames[1]] = topic, head
         return FanoutEvent(topic, head.channel_name, head.source_rid, head.payload, frames[first], metadata)
     return _explain(frames)
 

@@ -209,10 +209,10 @@ async def test_the_flow_state_reaches_the_other_end_whichever_socket_it_has(
     link = await linked(sockets, role, job_queue=zl.JobQueueOptions(max_queued_application_jobs=10))
     for _ in range(8):
         link.n.rt._core.permits.take_over()
-    await until(lambda: link.pair.app.commands(ReceiveFlow)[-1] == ReceiveFlow(FlowState.PAUSED))
+    await until(lambda: link.pair.app.commands(ReceiveFlow)[-1:] == [ReceiveFlow(FlowState.PAUSED)])
     for _ in range(8):
         link.n.rt._core.permits.release()
-    await until(lambda: link.pair.app.commands(ReceiveFlow)[-1] == ReceiveFlow(FlowState.RUNNING))
+    await until(lambda: link.pair.app.commands(ReceiveFlow)[-1:] == [ReceiveFlow(FlowState.RUNNING)])
     link.pair.app.send(ReceiveFlow(FlowState.PAUSED))
     await until(lambda: link.n.peer("p").paused)
     assert link.n.is_ready("p")

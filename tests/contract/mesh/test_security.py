@@ -187,6 +187,22 @@ async def test_nobody_joins_the_pair_of_another_key(
         assert stolen.reject is RejectReason.SECURITY_IDENTITY_MISMATCH
 
 
+async def test_a_listed_node_cannot_take_the_place_of_another_one_by_its_name(
+    autojump_clock: object, world: World, ring: Keyring, secure: Secure
+) -> None:
+    b = await world.host("b", serves={CHANNEL: 100}, **secure("b"))
+    async with key_the_wire(world, ring, "p") as wire, key_the_wire(world, ring, "a") as other_wire:
+        puppet = Puppet(Keyed(wire, ring.public("b")), "p", security=ring.public("p"))
+        await puppet.connect(b.endpoint)
+        await b.ready("p")
+        impostor = Puppet(Keyed(other_wire, ring.public("b")), "p", security=ring.public("a"))
+        pair = impostor.dial(b.endpoint)
+        await until(lambda: pair.reject is not None or pair.is_up)
+        assert pair.reject is RejectReason.SECURITY_IDENTITY_MISMATCH
+        assert b.is_ready("p")
+        assert puppet.pair.is_up
+
+
 @pytest.mark.contract("LV-121")
 async def test_a_node_taken_off_the_list_loses_its_connection_and_does_not_come_back(
     autojump_clock: object, world: World, ring: Keyring, secure: Secure

@@ -222,17 +222,16 @@ def test_a_signal_during_the_start_ends_it_in_order(place: Path, silent: str) ->
         assert node.lines == ["stopped before serving"]
 
 
-def test_a_served_channel_is_named_with_its_endpoint() -> None:
-    root = Path(__file__).parents[3]
+def test_a_served_channel_is_named_with_its_endpoint(place: Path) -> None:
     listen = "client_server.orders.listen=tcp://127.0.0.1:0"
-    with running("run", "examples.orders:till", "--set", listen, cwd=root) as node:
+    with running("run", "examples.orders:till", "--set", listen, cwd=place) as node:
         assert re.match(
             r"serving: ClientServer channel orders, server till-[0-9a-f-]{36}, tcp://127\.0\.0\.1:\d+$",
             node.line("serving"),
         )
         node.signal(signal.SIGTERM)
         assert node.end() == 0
-    with running("run", "examples.orders:till", "--json", cwd=root) as node:
+    with running("run", "examples.orders:till", "--json", cwd=place) as node:
         (served,) = node.document()["client_servers"]
         assert (served["channel"], served["endpoint"][:16]) == ("orders", "tcp://127.0.0.1:")
         node.signal(signal.SIGTERM)

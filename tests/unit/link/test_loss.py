@@ -491,3 +491,13 @@ def test_a_link_is_used_once(role: str) -> None:
     assert isinstance(node.pair, ServicePair if role in SERVICE_ROLES else Pair)
     assert node.pair.phase is PairPhase.ENDED
     assert (node.pair.liveness.outstanding, node.pair.liveness.deadline) == (None, None)
+
+
+@dialling_role
+@pytest.mark.contract("LV-145")
+def test_a_link_that_ended_before_it_was_started_is_not_dialled(role: str) -> None:
+    node = Node(role)
+    node.take(node.pair.close(CloseReason.REPLACED, 1.0), 1.0)
+    assert node.start(2.0) == []
+    assert node.pair.next_deadline() is None
+    assert node.actions(Ended) == [node.end]

@@ -326,7 +326,7 @@ def test_a_stopped_process_reports_nothing_when_it_goes_on() -> None:
         from zlinkpy.runtime.watchdog import LoopWatchdog
 
         async def main():
-            dog = LoopWatchdog(threshold=0.2, on_blocked=lambda report: print("blocked", report.label, flush=True))
+            dog = LoopWatchdog(threshold=0.6, on_blocked=lambda report: print("blocked", report.label, flush=True))
             async with trio.open_nursery() as nursery:
                 await nursery.start(dog.run)
                 print("ready", flush=True)
@@ -348,7 +348,7 @@ def test_a_stopped_process_reports_nothing_when_it_goes_on() -> None:
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
-        time.sleep(0.7)
+        time.sleep(1.5)
         os.kill(process.pid, signal.SIGCONT)
         output, _ = process.communicate("go on\n", timeout=20)
     # Only the real block at the end, once when it was noticed and once when it was over.

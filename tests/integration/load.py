@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -67,6 +68,12 @@ class NodeProcess(Running):
     async def ended(self) -> int:
         """Wait for its end; returns the exit code."""
         return await trio.to_thread.run_sync(self.end)
+
+    def catches(self, number: signal.Signals) -> bool:
+        """Whether it has a handler for the signal by now."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught, 16) >> (number - 1) & 1)
 
     @property
     def pid(self) -> int:

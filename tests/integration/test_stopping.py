@@ -33,7 +33,7 @@ async def test_sigterm_while_the_store_hangs_at_the_start(place: Path, valkey: T
     valkey.pause()
     node = NodeProcess("--store", valkey.url, cwd=place)
     try:
-        await trio.sleep(1.2)
+        await until(lambda: node.catches(signal.SIGTERM))
         assert await stopped(node, 8) == 0
         assert node.session_is_empty()
     finally:

@@ -20,7 +20,7 @@ from zlinkpy.fanout.subscription import HeardPublisher
 from zlinkpy.link import Backoff, Expectation, Failure, PublisherLink
 from zlinkpy.telemetry import catalogue, get_logger
 from zlinkpy.transport import Subscription, SubscriptionSink, Transport
-from zlinkpy.wire import BEACON_TOPIC, FanoutEvent
+from zlinkpy.wire import BEACON_TOPIC, FanoutEvent, RuntimeState
 
 log = get_logger("zlinkpy.fanout")
 
@@ -118,7 +118,7 @@ class FanoutSubscriber:
                 heard.dial_if_due(now)
 
     def _may_dial(self, heard: HeardPublisher) -> bool:
-        return self.first_dials or heard.rid is None or heard.was_ready
+        return heard.takes_subscribers and (self.first_dials or heard.rid is None or heard.was_ready)
 
     # -- discovery -----------------------------------------------------------------------------------------------------
 
@@ -131,6 +131,7 @@ class FanoutSubscriber:
         for rid, publisher in publishers.items():
             heard = self._heard.get(rid)
             if heard is not None:
+                heard.takes_subscribers = publisher.takes_subscribers
                 heard.retarget(publisher.endpoint, publisher.expectation, now)
             elif publisher.takes_subscribers and not self._closing:
                 self._heard[rid] = HeardPublisher(self, publisher.endpoint, publisher.expectation)
@@ -194,12 +195,16 @@ class FanoutSubscriber:
         """A socket of it was seen closed, or it never had one."""
         if heard.is_gone:
             self._leaving.pop(heard, None)
-            if self._closing and not self._leaving:
+            if self._closing and not self._heard and not self._leaving:
                 self._idle.set()
 
     def event(self, event: FanoutEvent, size: int, subscription: Subscription) -> None:
-        """Queue an event for its handler, or wait for a permit for it: then its publisher is read no further."""
-        if not self._core.taking:
+        """Queue an event for its handler, or wait for a permit for it: then its publisher is read no further.
+
+        A host that drains takes none. Unlike a peer, a publisher is not told and goes on publishing: the drain would
+        wait for ever new work.
+        """
+        if not self._core.taking or self._core.runtime_state is RuntimeState.DRAINING:
             return
         job = self._handlers.job(event)
         if job is not None:

@@ -81,8 +81,13 @@ class HeardPublisher:
         self.intent = DialIntent(endpoint, expectation, owner.backoff(), owner.now())
         self.link: PublisherLink | None = None
         self.last_failure: Failure | None = None
+        self.takes_subscribers = True
+        """False while its descriptor says that it is leaving: a connection that is lost then is not made anew
+        (LO-175)."""
         self._subscription: Subscription | None = None
         self.was_ready = False
+        # The matter of keys that was told last; it is told again once the publisher was ready.
+        self._told: str | None = None
         self._open_sockets = 0
 
     def __repr__(self) -> str:
@@ -206,6 +211,7 @@ class HeardPublisher:
                     self._open(link)
                 case Ready():
                     self.was_ready = True
+                    self._told = None
                     self.intent.ready()
                     self.owner.became_ready(self)
                 case NotReady(failure=failure):
@@ -225,9 +231,8 @@ class HeardPublisher:
             self._subscription = self.owner.open(self.intent.endpoint, self.intent.expectation, _Attempt(self, link))
         except ConfigurationError as error:
             # What a descriptor says is not ours to trust: a failed attempt like any other.
-            reason = FailureReason.TRANSPORT_ERROR
-            if isinstance(error, KeyRefusedError):
-                reason = FailureReason.SECURITY_MISMATCH
+            refused = isinstance(error, KeyRefusedError)
+            reason = FailureReason.SECURITY_MISMATCH if refused else FailureReason.TRANSPORT_ERROR
             self.perform_on(link, link.lost(error.message, self.owner.now(), reason))
         else:
             self._open_sockets += 1
@@ -236,13 +241,22 @@ class HeardPublisher:
     def _ended(self, failure: Failure | None) -> None:
         self.link = None
         if failure is not None:
-            if not self.was_ready and self.last_failure is None:
-                log.info(
-                    "channel %s: no connection with publisher %s: %s",
-                    self.owner.channel,
-                    self.rid or self.intent.endpoint,
-                    failure.detail,
-                )
+            self._tell(failure)
             self.last_failure = failure
         self.intent.ended(self.owner.now())
         self.owner.deadline_moved(self.intent.next_deadline())
+
+    def _tell(self, failure: Failure) -> None:
+        """Say once why there is no connection. Of keys people have to hear, since they do not mend themselves."""
+        if failure.reason is FailureReason.SECURITY_MISMATCH:
+            say, is_news = log.warning, self._told != failure.detail
+            self._told = failure.detail
+        else:
+            say, is_news = log.info, not self.was_ready and self.last_failure is None
+        if is_news:
+            say(
+                "channel %s: no connection with publisher %s: %s",
+                self.owner.channel,
+                self.rid or self.intent.endpoint,
+                failure.detail,
+            )

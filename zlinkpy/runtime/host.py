@@ -460,7 +460,9 @@ class Host:
             # Shielded: when the body is cancelled, accepted work still gets ABORT_DEADLINE, and needs its workers.
             core_scope = trio.CancelScope(shield=True)
             stack.callback(core_scope.cancel)
-            await nursery.start(_run_shielded, core, core_scope)
+            # The start as well: `start` of a cancelled host drops `started()`, and would then wait for them for ever.
+            with trio.CancelScope(shield=True):
+                await nursery.start(_run_shielded, core, core_scope)
 
             async def locate(make: Callable[..., ServiceLocation[Any]], holder: object) -> None:
                 if lease is not None and store is not None:

@@ -77,7 +77,9 @@ class MemoryTransport:
         self.network.join(self)
         self._nursery_manager = trio.open_nursery()
         nursery = await self._nursery_manager.__aenter__()
-        await nursery.start(self._serve)
+        # Shielded as in ZmqTransport.
+        with trio.CancelScope(shield=True):
+            await nursery.start(self._serve)
         self._running = True
         if self.curve.keys is not None:
             self._look_at_the_list(self.curve.keys)

@@ -135,7 +135,9 @@ class ZmqTransport:
             )
         self._nursery_manager = trio.open_nursery()
         nursery = await self._nursery_manager.__aenter__()
-        await nursery.start(self._serve)
+        # Shielded: `start` of a cancelled owner drops `started()`, and would then wait for these tasks for ever.
+        with trio.CancelScope(shield=True):
+            await nursery.start(self._serve)
         if self._authenticator is not None:
             self._authenticator.start()
         return self

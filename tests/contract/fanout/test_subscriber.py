@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ import trio
 import zlinkpy as zl
 from tests.contract.fanout.world import CHANNEL, PACKED, TOPIC, Node, Placed, PuppetPublisher, World, event
 from tests.puppet import until
+from zlinkpy.entropy import SeededEntropy
 from zlinkpy.fanout import PublisherPhase
 from zlinkpy.link import FailureReason
 from zlinkpy.telemetry import catalogue
-from zlinkpy.transport import Subscription
+from zlinkpy.transport import Subscription, ZmqTransport
 from zlinkpy.wire import BEACON_PAYLOAD, BEACON_TOPIC, RuntimeState
 
 BEACON_LOOKALIKE = "\x01ZLF1\0"
@@ -507,6 +509,67 @@ async def test_a_leaving_publisher_keeps_its_subscribers_and_gets_no_new_ones(
     u.event(4)
     await trio.sleep(0.1)
     assert s.numbers == [4]
+
+
+@pytest.mark.parametrize("state", [RuntimeState.RELOCATING, RuntimeState.RELOCATED, RuntimeState.DRAINING])
+@pytest.mark.contract("LO-175")
+async def test_a_leaving_publisher_that_was_lost_is_heard_again_only_when_it_serves(
+    autojump_clock: object, world: World, state: RuntimeState
+) -> None:
+    u = await world.puppet("u")
+    await world.list(u)
+    s = await world.subscriber(store=True)
+    await u.subscribed()
+    u.beacon()
+    await s.ready("u")
+    await world.list(u, state=state, revision=2)
+    await trio.sleep(3)
+    await u.socket.aclose()
+    again = await world.puppet("u", at=u.endpoint)
+    await trio.sleep(20)
+    assert again.socket.subscribers == 0
+    assert s.heard("u").dials == 1
+    await world.list(again, revision=3)
+    await again.subscribed()
+    again.beacon()
+    await s.ready("u")
+
+
+# -- the end
+
+
+@pytest.mark.contract("SA-212")
+async def test_a_stream_of_events_does_not_keep_a_host_from_ending(autojump_clock: object, world: World) -> None:
+    u = await world.puppet()
+    s = await world.subscriber(u.endpoint, hold=0.05)
+    await u.subscribed()
+
+    async def stream() -> None:
+        for n in count():
+            u.event(n % 100)
+            await trio.sleep(0.01)
+
+    world.nursery.start_soon(stream)
+    await until(lambda: len(s.got) > 20)
+    began = trio.current_time()
+    result = await s.rt.shutdown(5.0)
+    assert result.outcome is zl.TerminationOutcome.STOPPED
+    assert trio.current_time() - began < 0.5
+
+
+@pytest.mark.contract("LV-157", "LV-158")
+async def test_the_end_waits_for_every_socket_also_beside_a_publisher_without_one(
+    fast_clock: object, sockets: World
+) -> None:
+    near = ZmqTransport(entropy=SeededEntropy("near"))
+    u = await sockets.living()
+    nobody = await sockets.puppet("nobody")
+    await nobody.socket.aclose()
+    s = await sockets.subscriber(nobody.endpoint, u.endpoint, transport=lambda entropy: near)
+    await s.ready(u.endpoint)
+    await until(lambda: s.failure(nobody.endpoint) is not None and near.statistics().subscriptions == 1)
+    await s.rt.fanout.aclose()
+    assert near.statistics().subscriptions == 0
 
 
 @pytest.mark.contract("LV-152")

@@ -203,7 +203,7 @@ class World:
         } | options
         network = self.network
         if network is not None:
-            settings["transport"] = lambda entropy: network.transport(name)
+            settings.setdefault("transport", lambda entropy: network.transport(name))
             settings["lease_driver"] = LeaseDriver.LOOP
         # The runtime is known when the host has started.
         node = Node(rt=None, telemetry=telemetry, gate=gate, got=[])  # type: ignore[arg-type]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,33 +19,32 @@ from tests.integration.cli.zlink import COMMAND, environment, none_left, process
 NODE = "zlinkpy.cli.demo.node:host"
 
 
-def demo_folders() -> set[str]:
-    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("zlink-demo-")}
+def demo_folders(place: Path) -> set[str]:
+    return {name for name in os.listdir(place) if name.startswith("zlink-demo-")}
 
 
-def folders_gone(before: set[str]) -> bool:
-    """True once no folder is there that was not there `before`."""
+def folders_gone(place: Path) -> bool:
+    """True once no folder of a demo is left in `place`."""
     pause = threading.Event()
     for _ in range(100):
-        if demo_folders() <= before:
+        if not demo_folders(place):
             return True
         pause.wait(0.05)
     return False
 
 
 @pytest.fixture
-def folders() -> Iterator[set[str]]:
-    """The folders of other demos. What this one leaves, killed or defective, is removed afterwards."""
-    before = demo_folders()
-    yield before
-    for folder in demo_folders() - before:
+def temporary(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the demo of this test keeps its folder. What it leaves, killed or defective, is ended afterwards."""
+    monkeypatch.setenv("TMPDIR", str(place))
+    yield place
+    for folder in demo_folders(place):
         for pid in processes_naming(folder):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(Path(tempfile.gettempdir()) / folder, ignore_errors=True)
 
 
-def test_the_demo_survives_a_crash_without_losing_a_request(place: Path, folders: set[str]) -> None:
+def test_the_demo_survives_a_crash_without_losing_a_request(place: Path, temporary: Path) -> None:
     result = subprocess.run(
         [*COMMAND, "demo", "--headless", "--seconds", "5"],
         cwd=place, env=environment(), capture_output=True, text=True, timeout=30, check=False,
@@ -68,10 +65,10 @@ def test_the_demo_survives_a_crash_without_losing_a_request(place: Path, folders
     assert [text.index(step) for step in steps] == sorted(text.index(step) for step in steps)
     assert "node-2 killed" in text
     assert none_left(NODE)
-    assert folders_gone(folders)
+    assert folders_gone(temporary)
 
 
-def test_the_demo_speaks_json_and_ends_in_order_on_ctrl_c(place: Path, folders: set[str]) -> None:
+def test_the_demo_speaks_json_and_ends_in_order_on_ctrl_c(place: Path, temporary: Path) -> None:
     with running("demo", "--json", cwd=place) as demo:
         while (document := demo.document())["event"] != "status":
             pass
@@ -81,11 +78,11 @@ def test_the_demo_speaks_json_and_ends_in_order_on_ctrl_c(place: Path, folders: 
         assert demo.end() == 130
         assert json.loads(demo.stderr.splitlines()[-1])["error"]["kind"] == "interrupted"
     assert none_left(NODE)
-    assert folders_gone(folders)
+    assert folders_gone(temporary)
 
 
 @pytest.mark.parametrize("how", ["twice", "killed"])
-def test_no_node_outlives_the_demo(place: Path, folders: set[str], how: str) -> None:
+def test_no_node_outlives_the_demo(place: Path, temporary: Path, how: str) -> None:
     with running("demo", "--headless", cwd=place) as demo:
         demo.line("  ")
         while "three nodes are ready" not in demo.lines[-1]:
@@ -96,6 +93,6 @@ def test_no_node_outlives_the_demo(place: Path, folders: set[str], how: str) -> 
             demo.signal(signal.SIGKILL)
             demo.end()
     assert none_left(NODE)
-    assert all(none_left(folder) for folder in demo_folders() - folders)  # the store, too
+    assert all(none_left(folder) for folder in demo_folders(temporary))  # the store, too
     if how == "twice":
-        assert folders_gone(folders)
+        assert folders_gone(temporary)

@@ -89,11 +89,16 @@ async def direct(request: Say) -> Said:
 """
 
 
+MARK = f"STARTED_BY_TESTS={os.getpid()}"
+"""Told to every command and so to all it starts: another run of the tests on this machine is none of ours."""
+
+
 def environment() -> dict[str, str]:
-    """The surroundings of a command: nothing of ours in it but the library."""
+    """The surroundings of a command: nothing of ours in it but the library and `MARK`."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("ZLINK_")}
     path = [str(Path(__file__).resolve().parents[3]), *filter(None, [kept.get("PYTHONPATH")])]
-    return {**kept, "PYTHONPATH": os.pathsep.join(path)}
+    name, _, value = MARK.partition("=")
+    return {**kept, "PYTHONPATH": os.pathsep.join(path), name: value}
 
 
 def zlink(*arguments: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -218,15 +223,16 @@ def running(*arguments: str, cwd: Path) -> Iterator[Running]:
 
 
 def processes_naming(text: str) -> list[int]:
-    """Running processes that have `text` in their command line."""
+    """Running processes of this run of the tests that have `text` in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                ours = MARK.encode() in (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if text in line:
+            if ours and text in line:
                 found.append(int(entry.name))
     return found
 

@@ -1,0 +1,193 @@
+"""What every operation on authority rows is made of. Pure (facts §5, LO-180..185).
+
+An operation is a generator: it yields `Look` or `Write`, is sent the answer, and returns its result. Whoever drives it
+(`AuthorityRepository` under trio, a simulation with numbers) performs the calls, repeats looks that fail, waits between
+tries and watches deadline and lease. All operations have one shape:
+
+    look at every row that matters -> a result, if the rows show one -> otherwise one write -> applied, or look again
+
+Invariants:
+
+* One write per try, made from the rows of the look right before it and conditioned on all of them, so that nothing is
+  decided from a mixture of old and new.
+* The rows alone tell whether an earlier try was applied: each operation knows the mark that it leaves (a reservation
+  id, generations, a relocation id, a payload, an absence). A lost answer, a conflict, a late arrival and a second call
+  of the same operation are therefore one case, and nothing is ever guessed from an answer that did not come.
+* A conflict that left the object's own row as it was (a counter, a count, a descriptor moved) is repeated; one that
+  changed it is the operation's own result (LO-184, LO-185).
+
+Rejected: a class with a state per answer, as the lease and the descriptor have. Those are driven by time for as long as
+a process lives; an operation has a beginning and an end, and its straight line is its documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
+
+from attrs import frozen
+
+from zlinkpy.location.authority.capacity import CapacityRow, decode_capacity
+from zlinkpy.location.authority.rows import AuthorityRecord, AuthorityRow, ObjectKey, Owner
+from zlinkpy.location.counters import CounterBlock, take
+from zlinkpy.location.descriptors import MeshNodeDescriptor, decode_mesh_node
+from zlinkpy.location.rows import decode_lease, lease_remaining
+from zlinkpy.location.store import (
+    Condition,
+    Found,
+    IfMissing,
+    IfValue,
+    IfVersion,
+    Missing,
+    Mutation,
+    Put,
+    StoreCorruption,
+)
+
+Seen: TypeAlias = Missing | Found
+ResultT = TypeVar("ResultT")
+
+
+@frozen
+class Look:
+    """Read these keys; answered by what was seen of each, in this order."""
+
+    keys: tuple[bytes, ...]
+
+
+@frozen
+class Write:
+    """One atomic batch; answered by `Applied`, `Conflict` or `StoreFailure`."""
+
+    conditions: tuple[Condition, ...]
+    mutations: tuple[Mutation, ...]
+
+
+Steps: TypeAlias = Generator[Look | Write, Any, ResultT]
+
+
+class Why(Enum):
+    """Why an operation was not done; nothing was written."""
+
+    GONE = "there is no row"
+    ENDED = "it was done, and the object has ended since"
+    CHANGED = "the row is another one than the caller knows"
+    STATE = "the object is in another state"
+    LEASE = "the owner's lease is not in the store"
+    DESCRIPTOR = "the node run is not in the store"
+    OWNER = "the rows have different owners"
+    MEMBERS = "the Spot has members"
+    SPACE = "the move has no space reserved"
+
+
+@frozen
+class Refused:
+    """Not done. `record` is the object's row as seen, None where there is none."""
+
+    why: Why
+    record: AuthorityRecord | None = None
+
+
+@frozen
+class Written:
+    """Done, by this call or an earlier try of it: the row as it is now."""
+
+    record: AuthorityRecord
+
+
+@frozen
+class Released:
+    """Done: the row is gone and its space was returned."""
+
+
+def condition_on(key: bytes, seen: Seen) -> IfMissing | IfVersion:
+    """The key is as it was seen."""
+    return IfMissing(key) if isinstance(seen, Missing) else IfVersion(key, seen.version)
+
+
+def look_at(key: ObjectKey) -> Steps[AuthorityRecord | None]:
+    """One row, by itself."""
+    (seen,) = yield Look((key.encode(),))
+    return record_of(key, seen)
+
+
+def record_of(key: ObjectKey, seen: Seen) -> AuthorityRecord | None:
+    """Raises StoreCorruption for a row that cannot be understood."""
+    return AuthorityRecord.read(key, seen) if isinstance(seen, Found) else None
+
+
+def lease_of(owner: Owner, seen: Seen) -> IfValue | None:
+    """The condition "this run holds its lease" (a renewal changes the version, never the bytes, C1); None when, as
+    seen, it does not.
+
+    Raises StoreCorruption for a lease that cannot be understood or has no expiry.
+    """
+    if isinstance(seen, Missing):
+        return None
+    row, remaining = decode_lease(seen.value), lease_remaining(seen)
+    if (row.owner_id, row.lease_generation) != (owner.owner_id, owner.lease_generation) or remaining <= 0:
+        return None
+    return IfValue(owner.lease_key, seen.value)
+
+
+def node_of(owner: Owner, seen: Seen) -> MeshNodeDescriptor | None:
+    """The descriptor of the owner's node, None when it is missing or of another run.
+
+    Raises StoreCorruption for one that cannot be understood.
+    """
+    if isinstance(seen, Missing):
+        return None
+    descriptor = decode_mesh_node(seen.value)
+    return descriptor if descriptor.lifecycle_generation == owner.lifecycle_generation else None
+
+
+def capacity_of(seen: Seen) -> CapacityRow:
+    """An absent row is all zeros."""
+    return CapacityRow() if isinstance(seen, Missing) else decode_capacity(seen.value)
+
+
+def is_orphaned(row: AuthorityRow, lease: Seen, descriptor: Seen) -> bool:
+    """True when nobody will ever finish this reservation: the target's lease is missing, expired or of another
+    generation, or its descriptor is missing or of another lifecycle. The one place that decides it (LO-234, LO-235).
+    """
+    return lease_of(row.owner, lease) is None or node_of(row.owner, descriptor) is None
+
+
+def counter(key: bytes, seen: Seen) -> CounterBlock:
+    """One number. Raises GenerationExhausted, StoreCorruption."""
+    return take(key, seen)
+
+
+def same_incarnation(held: AuthorityRow, current: AuthorityRow) -> bool:
+    """Same object, same owner, same numbers; the payload may differ."""
+    return (
+        held.object_generation == current.object_generation
+        and held.owner_generation == current.owner_generation
+        and held.owner == current.owner
+    )
+
+
+def confirmed(held: AuthorityRecord, problem: StoreCorruption) -> Steps[None]:
+    """Return when a contradiction only came from rows seen at different instants; raise `problem` when it is real.
+
+    The held row was there before the other one was seen. If it still is, it was there in between, and the two
+    contradict each other.
+    """
+    current = yield from look_at(held.key)
+    if current is not None and current.version == held.version:
+        raise problem
+
+
+def put_row(key: ObjectKey, row: AuthorityRow) -> Put:
+    return Put(key.encode(), row.encode())
+
+
+def put_capacity(owner: Owner, capacity: CapacityRow) -> Put:
+    return Put(owner.capacity_key, capacity.encode())
+
+
+def require_kind(record: AuthorityRecord, kind: str) -> None:
+    """Raises StoreCorruption when a row that another names is of another kind."""
+    if record.row.object_kind != kind:
+        raise StoreCorruption(f"an authority row names {record.key.object_id!r} as {kind}, which it is not")

@@ -293,9 +293,11 @@ class AuthorityRepository:
         while True:
             await self._rest(run)
             seen: dict[bytes, Answer] = {}
+            left = run.settle_by - trio.current_time()
+            timeout = left if left > 0 else self._options.owner_lease_renew_timeout
 
-            async def read(key: bytes, seen: dict[bytes, Answer] = seen) -> None:
-                seen[key] = await perform(self._store, Lookup(key, self._options.owner_lease_renew_timeout))
+            async def read(key: bytes, seen: dict[bytes, Answer] = seen, timeout: float = timeout) -> None:
+                seen[key] = await perform(self._store, Lookup(key, timeout))
 
             async with trio.open_nursery() as nursery:
                 for key in look.keys:
@@ -340,7 +342,8 @@ class AuthorityRepository:
         """The pause before a look, and where a cancellation is noticed once no outcome is open."""
         pause, run.pause = run.pause, 0.0
         run.scope.shield = trio.current_time() < run.settle_by
-        with trio.move_on_at(max(run.deadline, run.settle_by)):
+        limit = run.settle_by if run.scope.shield else run.deadline
+        with trio.move_on_at(limit):
             await trio.sleep(pause)
         run.scope.shield = trio.current_time() < run.settle_by
 

@@ -147,7 +147,7 @@ def committed_move(
         source=source.place,
         target=to.place,
         coordinator=source.place,
-        phase=RelocationPhase.COMMITTED,
+        phase=changes.pop("phase", RelocationPhase.COMMITTED),
     )
     payload = evolve(changes.pop("payload", record.row.payload), relocation=move)
     return MoveOrder(held=record, target=to, payload=payload, **changes)

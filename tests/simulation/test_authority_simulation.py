@@ -48,6 +48,7 @@ from zlinkpy.location.authority import (
     Refused,
     ReleaseCause,
     Released,
+    RelocationPhase,
     Reserved,
     Slots,
     SpaceReserved,
@@ -391,7 +392,8 @@ class World:
                     "spots": (SpotChange(spot.key, member_left),),
                 }
             source, _ = effective_owner(record.row, None if spot is None else spot.row)
-            move = committed_move(record, target, relocation_id=relocation_id, source=source, **more)
+            phase = self.dice.choice([RelocationPhase.COMMITTED, RelocationPhase.ACTIVATED])
+            move = committed_move(record, target, relocation_id=relocation_id, source=source, phase=phase, **more)
             self.start("change_owner", record.key, moves.change_owner(move))
 
         if target.rid != record.row.owner.rid:

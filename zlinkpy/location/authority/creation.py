@@ -33,6 +33,7 @@ from zlinkpy.location.authority.steps import (
     Why,
     Write,
     Written,
+    absence,
     capacity_of,
     condition_on,
     confirmed,
@@ -237,10 +238,10 @@ def abort(held: AuthorityRecord, note: TerminalNote | None = None) -> Steps[Rele
     while True:
         seen = yield Look((*_looked(held), *terminal))
         current = record_of(held.key, seen[0])
-        if current is None or current.row.object_generation != row.object_generation:
-            ours = _is_noted(note, seen[4]) if note is not None else sent
-            return Released() if ours else Refused(Why.GONE, current)
-        if current.version != held.version:
+        over = absence(held, current, sent=sent and note is None)
+        if over is not None:
+            return Released() if note is not None and _is_noted(note, seen[4]) else over
+        if current is None or current.version != held.version:
             return Refused(Why.CHANGED, current)
         if row.is_active:
             return Refused(Why.STATE, current)
@@ -272,9 +273,10 @@ def release_orphan(held: AuthorityRecord) -> Steps[Released | Refused]:
     while True:
         authority, lease, descriptor, capacity = yield Look(_looked(held))
         current = record_of(held.key, authority)
-        if current is None:
-            return Released() if sent else Refused(Why.GONE)
-        if current.version != held.version:
+        over = absence(held, current, sent=sent)
+        if over is not None:
+            return over
+        if current is None or current.version != held.version:
             return Refused(Why.CHANGED, current)
         if row.is_active or not is_orphaned(row, lease, descriptor):
             return Refused(Why.STATE, current)

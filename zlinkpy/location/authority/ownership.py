@@ -24,6 +24,7 @@ from zlinkpy.location.authority.rows import (
     OwnedKind,
     Owner,
     effective_owner,
+    is_opening,
     is_spot_wide,
 )
 from zlinkpy.location.authority.steps import (
@@ -35,6 +36,7 @@ from zlinkpy.location.authority.steps import (
     Why,
     Write,
     Written,
+    absence,
     capacity_of,
     condition_on,
     confirmed,
@@ -166,7 +168,7 @@ def change_membership(held: AuthorityRecord, to: Membership, me: LeaseRow) -> St
 
     Both belong to one owner at one node run, otherwise it is `Why.OWNER` and a relocation. Each User Spot's count and
     epoch change with it. Leaving a SpotWide Spot writes the Actor's owner, which was its Spot's, into its own row
-    again (C9). The mark is the membership.
+    again (C9). An Actor whose own move is not open yet stays where it is. The mark is the membership.
     """
     if held.row.object_kind != "actor":
         raise ValueError("only an Actor is a member of a Spot")
@@ -184,6 +186,8 @@ def change_membership(held: AuthorityRecord, to: Membership, me: LeaseRow) -> St
             return Written(current) if done and current is not None else sight
         if sight.row.payload.member_of == to:
             return Written(held)
+        if is_opening(sight.row):
+            return Refused(Why.STATE, held)
         spots: list[tuple[AuthorityRecord, Members]] = []
         if target is not None:
             spot = record_of(target, sight.more[0])
@@ -198,9 +202,13 @@ def change_membership(held: AuthorityRecord, to: Membership, me: LeaseRow) -> St
             except StoreCorruption as problem:
                 yield from confirmed(held, problem)
                 continue
+        payload = evolve(sight.row.payload, member_of=to)
+        if payload.relocation is not None and sight.owner != sight.row.owner:
+            # A move of its own that ended before it was a member; it names an owner from before its Spot moved.
+            payload = evolve(payload, relocation=None)
         moved = evolve(
             sight.row,
-            payload=evolve(sight.row.payload, member_of=to),
+            payload=payload,
             owner=sight.owner,
             owner_generation=max(sight.row.owner_generation, sight.owner_generation),
         )
@@ -243,8 +251,7 @@ def release(held: AuthorityRecord, cause: ReleaseCause, me: LeaseRow) -> Steps[R
     while True:
         sight = yield from _sight(held, me)
         if isinstance(sight, Refused):
-            gone = sight.record is None or sight.record.row.object_generation != row.object_generation
-            return Released() if sent and gone else sight
+            return absence(held, sight.record, sent=sent) or sight
         if not may_release(row, cause):
             return Refused(Why.STATE, held)
         if row.payload.members is not None and row.payload.members.count:

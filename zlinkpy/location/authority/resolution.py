@@ -26,6 +26,7 @@ from zlinkpy.location.authority.rows import (
     OwnedKind,
     Owner,
     effective_owner,
+    is_opening,
     is_spot_wide,
 )
 from zlinkpy.location.authority.steps import (
@@ -238,5 +239,4 @@ def judge(record: AuthorityRecord, home: AuthorityRecord | None, lease: Seen, ev
 
 def _is_moving(row: AuthorityRow) -> bool:
     """True while a message waits at the target, and while the row itself says that the object is on its way."""
-    move = row.payload.relocation
-    return (move is not None and move.phase.is_opening) or row.payload.state is ObjectState.RELOCATING
+    return is_opening(row) or row.payload.state is ObjectState.RELOCATING

@@ -291,3 +291,9 @@ def effective_owner(row: AuthorityRow, spot: AuthorityRow | None) -> tuple[Owner
 def is_spot_wide(spot: AuthorityRow) -> bool:
     """True for a User Spot that is one unit with its Actors."""
     return spot.payload.mode is ExecutionMode.SPOT_WIDE
+
+
+def is_opening(row: AuthorityRow) -> bool:
+    """True when the row is committed to the target of a move whose dispatch is not open yet (C15)."""
+    move = row.payload.relocation
+    return move is not None and move.phase.is_opening

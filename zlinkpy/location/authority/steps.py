@@ -71,7 +71,7 @@ class Why(Enum):
     """Why an operation was not done; nothing was written."""
 
     GONE = "there is no row"
-    ENDED = "it was done, and the object has ended since"
+    ENDED = "this incarnation is over already"
     CHANGED = "the row is another one than the caller knows"
     STATE = "the object is in another state"
     LEASE = "the owner's lease is not in the store"
@@ -157,6 +157,20 @@ def is_orphaned(row: AuthorityRow, lease: Seen, descriptor: Seen) -> bool:
 def counter(key: bytes, seen: Seen) -> CounterBlock:
     """One number. Raises GenerationExhausted, StoreCorruption."""
     return take(key, seen)
+
+
+def absence(held: AuthorityRecord, current: AuthorityRecord | None, *, sent: bool) -> Released | Refused | None:
+    """What it means for an operation that takes `held` out of the store that its incarnation is not there; None when
+    it is.
+
+    `sent`: a batch of this call may have been applied. Then a missing row is its doing or as good as; another
+    incarnation under the id may as well be the owner's `reincarnate`, so who ended the old one cannot be told.
+    """
+    if current is None:
+        return Released() if sent else Refused(Why.GONE)
+    if current.row.object_generation != held.row.object_generation:
+        return Refused(Why.ENDED, current)
+    return None
 
 
 def same_incarnation(held: AuthorityRow, current: AuthorityRow) -> bool:

@@ -1,5 +1,6 @@
 """Who owns which object: authority and capacity rows, every operation on them, and the resolver."""
 
+from zlinkpy.location.authority import resolution
 from zlinkpy.location.authority.capacity import (
     ACTOR_SLOTS,
     CapacityRow,
@@ -123,6 +124,7 @@ __all__ = [
     "member_joined",
     "member_left",
     "member_moved",
+    "resolution",
     "spot_slots",
     "unit_slots",
 ]

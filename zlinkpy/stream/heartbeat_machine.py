@@ -151,7 +151,7 @@ class Heartbeat:
         """A pong was read. One that answers no ping is nothing."""
         if self._is_open(now) and self._pinged_at is not None and not self._expired(now):
             self._pinged_at = None
-            self._pass_grid(now)
+            self._pass_grid(self._instant(now))
         return []
 
     def ping(self, now: float) -> list[Action]:
@@ -204,7 +204,11 @@ class Heartbeat:
 
     def _read_for(self, now: float) -> float:
         assert self._began is not None
-        return (now if self._paused_at is None else self._paused_at) - self._began - self._paused_for
+        return self._instant(now) - self._began - self._paused_for
+
+    def _instant(self, now: float) -> float:
+        """Now, or the instant at which the pause began."""
+        return now if self._paused_at is None else self._paused_at
 
     def _at(self, read: float) -> float:
         """The instant at which the session will have been read from for `read` seconds. Deadlines are compared as
@@ -229,7 +233,7 @@ class Heartbeat:
         return None if self._options.idle is None else self._application_at + self._options.idle
 
     def _expired(self, now: float) -> SilenceReason | None:
-        instant = now if self._paused_at is None else self._paused_at
+        instant = self._instant(now)
         heartbeat, idle = self._heartbeat_limit(), self._idle_limit()
         if heartbeat is not None and instant >= self._at(heartbeat):
             return SilenceReason.HEARTBEAT_TIMEOUT

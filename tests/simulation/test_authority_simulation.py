@@ -462,6 +462,7 @@ def _simulate(seed: int) -> None:
     World(seed).run()
 
 
+@pytest.mark.contract("LO-218", "LO-216")
 def test_capacity_equals_the_sum_of_the_rows_through_any_interleaving() -> None:
     reached.clear()
     _simulate()

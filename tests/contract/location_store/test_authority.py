@@ -496,6 +496,7 @@ async def test_what_may_not_be_released_for_a_cause_stays(cluster: Cluster) -> N
     ann = await cluster.join(await cluster.create(actor(), P), room)
     room = await cluster.read(spot())
     cart = await cluster.create(spot("cart"), P, kind="cart", payload=cart_payload(CLOSING))
+    empty = await cluster.create(spot("empty"), P, payload=room_payload(CLOSING))
     before = await cluster.image()
     wrong = [
         (ann, ReleaseCause.DESTROY, Why.STATE),  # it is still in a User Spot
@@ -503,6 +504,7 @@ async def test_what_may_not_be_released_for_a_cause_stays(cluster: Cluster) -> N
         (ann, ReleaseCause.IDLE_EVICTED, Why.STATE),
         (cart, ReleaseCause.DESTROY, Why.STATE),
         (room, ReleaseCause.IDLE_EVICTED, Why.STATE),
+        (empty, ReleaseCause.IDLE_EVICTED, Why.STATE),
         (room, ReleaseCause.HOST_SHUTDOWN, Why.MEMBERS),
     ]
     for record, cause, why in wrong:

@@ -9,8 +9,8 @@ The invariants, each in one sentence:
 - numbers: an ObjectGeneration is never given to two incarnations, and an object's owner generation never falls;
 - results: what an operation says it did was done: its row was there, or was gone, at some instant before it said so.
 
-Only the pure operations run here. Reads of one look are separate steps, a crash is a generator that is never resumed.
-The run prints what it reached and fails when something was never reached.
+Only the pure operations run here. Reads of one look are separate steps in any order, a crash is a generator that is
+never resumed. The run prints what it reached and fails when something was never reached.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ MUST_REACH = (
     "join: Written",
     "leave: Written",
     "release: Released",
+    "several released at once",
     "reincarnate: Written",
     "change_owner: Written",
     "change_owner of a Spot with members",
@@ -238,7 +239,7 @@ class Agent:
     steps: Any
     ask: Look | Write
     after: Any = None
-    seen: list[Missing | Found] = field(factory=list)
+    seen: dict[bytes, Missing | Found] = field(factory=dict)
     lost: bool = False
     gone_before: int = 0
 
@@ -360,6 +361,15 @@ class World:
             state = dice.choice([ObjectState.READY, ObjectState.READY, ObjectState.CLOSING])
             settled = evolve(row.payload, state=state, relocation=None)
             self.start(name, key, ownership.preserve(record, settled, me))
+        elif name == "release" and dice.random() < 0.3:
+            # Some of a host's rows at once, as when it ends.
+            group = [each for each in map(self.store.record, ACTORS + SPOTS) if each is not None]
+            group = [
+                each
+                for each in group
+                if ownership.home_key(each.row.payload) == home and (home is not None or each.row.owner == row.owner)
+            ]
+            self.start("release_together", key, ownership.release_together(group, me))
         elif name == "release":
             cause = dice.choice(list(ReleaseCause))
             self.start(name, key, ownership.release(record, cause, me))
@@ -407,10 +417,13 @@ class World:
             reached["crash"] += 1
             return
         if isinstance(agent.ask, Look):
-            agent.seen.append(self.store.read(agent.ask.keys[len(agent.seen)]))
-            if len(agent.seen) == len(agent.ask.keys):
-                seen, agent.seen = tuple(agent.seen), []
-                self.resume(agent, seen)
+            # The keys of a look are read in any order.
+            unread = [key for key in dict.fromkeys(agent.ask.keys) if key not in agent.seen]
+            key = self.dice.choice(unread)
+            agent.seen[key] = self.store.read(key)
+            if len(unread) == 1:
+                seen, agent.seen = agent.seen, {}
+                self.resume(agent, tuple(seen[key] for key in agent.ask.keys))
             return
         self.resume(agent, self.answer(agent, agent.ask))
 
@@ -451,6 +464,8 @@ class World:
         if agent.name == "change_owner" and isinstance(result, Written):
             members = result.record.row.payload.members
             reached["change_owner of a Spot with members"] += members is not None and members.count > 0
+        if isinstance(result, ownership.SweptTogether):
+            reached["several released at once"] += result.released > 1
         if isinstance(result, SpaceReserved):
             agent.after()
         assert not isinstance(result, Full) or result.what in ("actors", "spots", "userSpot:room")

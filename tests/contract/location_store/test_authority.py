@@ -26,13 +26,15 @@ from tests.authority_hosts import (
     spot,
 )
 from tests.contract.location_store.conftest import Bench
-from tests.location_hosts import plant, put
+from tests.location_hosts import OPTIONS, Gate, plant, put
+from zlinkpy.entropy import SeededEntropy
 from zlinkpy.errors import UnavailableError
 from zlinkpy.location import GenerationExhausted, keys
 from zlinkpy.location.authority import (
     ACTOR_SLOTS,
     AllocationState,
     AuthorityRecord,
+    AuthorityRepository,
     CapacityRow,
     Count,
     Creation,
@@ -64,7 +66,7 @@ from zlinkpy.location.authority import (
 )
 from zlinkpy.location.authority.ownership import preserve, release
 from zlinkpy.location.rows import EntryClaimRow
-from zlinkpy.location.store import Delete, StoreCorruption
+from zlinkpy.location.store import Delete, Put, StoreCorruption
 from zlinkpy.wire import CreateOutcome, FailureCode, RuntimeState, TerminalResult
 
 READY, CLOSING = ObjectState.READY, ObjectState.CLOSING
@@ -744,7 +746,7 @@ async def test_no_operation_acts_on_a_row_it_cannot_understand(cluster: Cluster,
     assert await cluster.image() == before
 
 
-@pytest.mark.contract("LO-351", "LO-352")
+@pytest.mark.contract("LO-351")
 async def test_a_host_that_ends_releases_its_own_rows_and_no_others(cluster: Cluster) -> None:
     room = await cluster.create(spot(), P)
     for number in range(3):
@@ -768,3 +770,45 @@ async def test_a_host_that_ends_releases_its_own_rows_and_no_others(cluster: Clu
     left = {key for key in after if key.startswith(keys.AUTHORITY_PREFIX)}
     assert left == {record.key.encode() for record in (theirs, gone.record, younger.record)}
     assert await cluster.capacity(P) == CapacityRow(actors=Count(0, 1))  # of the younger generation
+
+
+@pytest.mark.contract("LO-352")
+async def test_five_thousand_rows_are_released_in_batches(cluster: Cluster, bench: Bench) -> None:
+    template = (await cluster.create(actor("first"), P)).row
+    room = await cluster.create(spot("room"), P)
+    inside = template.with_payload(actor_payload(READY, Membership("room", SpotKind.USER)))
+    members = evolve(room.row, payload=room.row.payload.with_members(Members(2000, 2001)))
+    total = 5000
+    for first in range(0, total, 500):
+        puts = [
+            Put(
+                actor(f"a{number}").encode(),
+                evolve(inside if number < 2000 else template, object_generation=number + 10).encode(),
+            )
+            for number in range(first, first + 500)
+        ]
+        await cluster.store.write([], puts)
+    await put(cluster.store, spot("room").encode(), members.encode())
+    full = evolve(await cluster.capacity(P), actors=Count(total + 1, 0))
+    await put(cluster.store, P.capacity_key, full.encode())
+    theirs = await cluster.create(actor("theirs"), Q)
+    writes = Gate(cluster.store)
+    repository = AuthorityRepository(writes, cluster.leases["p"], OPTIONS, SeededEntropy("p"))
+    changed = 0
+
+    async def before(call: Any) -> None:
+        nonlocal changed
+        # A row of one batch changes under it.
+        if call.operation == "write" and not changed and spot("room").encode() not in call.written:
+            changed += 1
+            key = next(mutation.key for mutation in call.mutations if isinstance(mutation, Delete))
+            await put(cluster.store, key, template.encode())
+
+    writes.before = before
+    swept = await repository.release_own(FAR)
+    assert swept == Swept(released=total + 1, kept=1)
+    assert len(writes.writes(b"authority\0")) <= total / 256 + 6
+    left = {key for key in await cluster.image() if key.startswith(b"authority\0")}
+    assert len(left) == 2
+    assert theirs.key.encode() in left
+    assert await cluster.capacity(P) == CapacityRow(actors=Count(1, 0))

@@ -217,7 +217,7 @@ def commit(held: AuthorityRecord, payload: Payload, note: TerminalNote | None = 
         try:
             counted = capacity_of(capacity).activate(row.slots)
         except CapacityUnderflow as problem:
-            yield from confirmed(held, problem)
+            yield from confirmed([held], [held], problem)
             continue
         ready = evolve(row, state=AllocationState.ACTIVE, payload=payload, pending=None)
         answer = yield Write(
@@ -252,7 +252,7 @@ def abort(held: AuthorityRecord, note: TerminalNote | None = None) -> Steps[Rele
         try:
             counted = capacity_of(capacity).unreserve(row.slots)
         except CapacityUnderflow as problem:
-            yield from confirmed(held, problem)
+            yield from confirmed([held], [held], problem)
             continue
         sent = True
         answer = yield Write(
@@ -286,7 +286,7 @@ def release_orphan(held: AuthorityRecord) -> Steps[Released | Refused]:
             try:
                 mutations.append(put_capacity(owner, capacity_of(capacity).unreserve(row.slots)))
             except CapacityUnderflow as problem:
-                yield from confirmed(held, problem)
+                yield from confirmed([held], [held], problem)
                 continue
         as_read: tuple[Condition, ...] = (
             IfVersion(held.key.encode(), held.version),

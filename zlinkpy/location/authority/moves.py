@@ -171,6 +171,7 @@ def change_owner(order: MoveOrder) -> Steps[Written | Refused]:
     spots = {change.key: change.change for change in order.spots}
     looked = list(dict.fromkeys([*spots, *(() if home is None else (home,))]))
     source = row.owner
+    before: tuple[AuthorityRecord, ...] = ()
     while True:
         seen = yield Look(
             (
@@ -196,7 +197,7 @@ def change_owner(order: MoveOrder) -> Steps[Written | Refused]:
         found = {each: record_of(each, one) for each, one in zip(looked, seen[5:], strict=False)}
         homes = [spot for spot in found.values() if spot is not None]
         if len(homes) < len(found):
-            yield from confirmed(held, StoreCorruption("a move touches a Spot that is not in the store"))
+            yield from confirmed([held], [held], StoreCorruption("a move touches a Spot that is not in the store"))
             continue
         at_home = found[home] if home is not None else None
         actual, _ = effective_owner(row, None if at_home is None else at_home.row)
@@ -219,7 +220,7 @@ def change_owner(order: MoveOrder) -> Steps[Written | Refused]:
             left = capacity_of(leaving).release(slots)
             changed = [(spot, spot.row.with_payload(spots[spot.key](spot.row))) for spot in homes if spot.key in spots]
         except StoreCorruption as problem:
-            yield from confirmed(held, problem)
+            before = yield from confirmed([held, *homes], [held, *before], problem)
             continue
         conditions: list[Condition] = [
             IfVersion(key, held.version),

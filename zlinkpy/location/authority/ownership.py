@@ -10,12 +10,12 @@ none of them (LO-213, LO-341).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from attrs import evolve, frozen
 
 from zlinkpy.location import keys
-from zlinkpy.location.authority.capacity import CapacityUnderflow
 from zlinkpy.location.authority.payload import Members, Membership, ObjectState, Payload, SpotKind
 from zlinkpy.location.authority.rows import (
     AuthorityRecord,
@@ -120,7 +120,7 @@ def _sight(held: AuthorityRecord, me: LeaseRow, *more: bytes) -> Steps[_Sight | 
         if home is not None:
             spot = record_of(home, seen[3])
             if spot is None:
-                yield from confirmed(held, StoreCorruption("an Actor is a member of a Spot that is not in the store"))
+                yield from confirmed([held], [held], _homeless())
                 continue
             require_kind(spot, "userSpot")
         actual, generation = effective_owner(current.row, None if spot is None else spot.row)
@@ -173,6 +173,7 @@ def change_membership(held: AuthorityRecord, to: Membership, me: LeaseRow) -> St
     if held.row.object_kind != "actor":
         raise ValueError("only an Actor is a member of a Spot")
     target = home_key(evolve(held.row.payload, member_of=to))
+    before: tuple[AuthorityRecord, ...] = ()
     while True:
         sight = yield from _sight(held, me, *(() if target is None else (target.encode(),)))
         if isinstance(sight, Refused):
@@ -200,7 +201,7 @@ def change_membership(held: AuthorityRecord, to: Membership, me: LeaseRow) -> St
             try:
                 spots.append((sight.home, _members(sight.home).left()))
             except StoreCorruption as problem:
-                yield from confirmed(held, problem)
+                before = yield from confirmed([held, sight.home], [held, *before], problem)
                 continue
         payload = evolve(sight.row.payload, member_of=to)
         if payload.relocation is not None and sight.owner != sight.row.owner:
@@ -229,6 +230,10 @@ def _cannot_join(spot: AuthorityRecord | None, owner: Owner) -> Refused | None:
     return None if spot.row.owner == owner else Refused(Why.OWNER, spot)
 
 
+def _homeless() -> StoreCorruption:
+    return StoreCorruption("an Actor is a member of a Spot that is not in the store")
+
+
 def _members(spot: AuthorityRecord) -> Members:
     members = spot.row.payload.members
     assert members is not None  # the payload of a User Spot has them
@@ -248,6 +253,7 @@ def release(held: AuthorityRecord, cause: ReleaseCause, me: LeaseRow) -> Steps[R
     """
     row, sent = held.row, False
     key = held.key.encode()
+    before: tuple[AuthorityRecord, ...] = ()
     while True:
         sight = yield from _sight(held, me)
         if isinstance(sight, Refused):
@@ -259,8 +265,8 @@ def release(held: AuthorityRecord, cause: ReleaseCause, me: LeaseRow) -> Steps[R
         try:
             counted = capacity_of(sight.capacity).release(row.slots)
             homes = [] if sight.home is None else [(sight.home, _members(sight.home).left())]
-        except (CapacityUnderflow, StoreCorruption) as problem:
-            yield from confirmed(held, problem)
+        except StoreCorruption as problem:
+            before = yield from confirmed([held, sight.home], [held, *before], problem)
             continue
         conditions: list[Condition] = [
             *sight.fence,
@@ -275,6 +281,72 @@ def release(held: AuthorityRecord, cause: ReleaseCause, me: LeaseRow) -> Steps[R
         sent = True
         if isinstance((yield Write(tuple(dict.fromkeys(conditions)), tuple(mutations))), Applied):
             return Released()
+
+
+@frozen
+class SweptTogether:
+    """What a batch of releases did. `kept`: rows that changed meanwhile, are no longer this owner's or have members."""
+
+    released: int
+    kept: int
+
+
+def release_together(records: Sequence[AuthorityRecord], me: LeaseRow) -> Steps[SweptTogether]:
+    """`release` for a host's shutdown, many rows in one batch: all of one owner, all in the same User Spot or in none.
+
+    Each row keeps its own condition; one that changed is left out of the next try, so that it holds up nobody else
+    (LO-352).
+    """
+    left = [record for record in records if may_release(record.row, ReleaseCause.HOST_SHUTDOWN)]
+    kept, released, sent = len(records) - len(left), 0, False
+    before: tuple[AuthorityRecord, ...] = ()
+    while left:
+        home = home_key(left[0].row.payload)
+        homes = () if home is None else (home.encode(),)
+        seen = yield Look((*(record.key.encode() for record in left), *homes))
+        spot = None if home is None else record_of(home, seen[-1])
+        if home is not None and spot is None:
+            yield from confirmed([left[0]], records, _homeless())
+            continue
+        owner, _ = effective_owner(left[0].row, None if spot is None else spot.row)
+        lease_seen, capacity = yield Look((owner.lease_key, owner.capacity_key))
+        lease = lease_of(owner, lease_seen)
+        mine = (owner.owner_id, owner.lease_generation) == (me.owner_id, me.lease_generation)
+        there: list[AuthorityRecord] = []
+        for record, one in zip(left, seen, strict=False):
+            current = record_of(record.key, one)
+            members = record.row.payload.members
+            if current is None:
+                released, kept = released + sent, kept + (not sent)
+            elif current.version != record.version or not mine or lease is None or (members and members.count):
+                kept += 1
+            else:
+                there.append(record)
+        left = there
+        if not left or lease is None:
+            continue
+        counted = capacity_of(capacity)
+        left_home = None if spot is None else _members(spot)
+        try:
+            for record in left:
+                counted = counted.release(record.row.slots)
+                left_home = None if left_home is None else left_home.left()
+        except StoreCorruption as problem:
+            before = yield from confirmed([*left, spot], [*records, *before], problem)
+            continue
+        conditions: list[Condition] = [
+            *(IfVersion(record.key.encode(), record.version) for record in left),
+            lease,
+            condition_on(owner.capacity_key, capacity),
+        ]
+        mutations: list[Mutation] = [*(Delete(record.key.encode()) for record in left), put_capacity(owner, counted)]
+        if spot is not None and left_home is not None:
+            conditions.append(IfVersion(spot.key.encode(), spot.version))
+            mutations.append(put_members(spot, left_home))
+        sent = True
+        if isinstance((yield Write(tuple(conditions), tuple(mutations))), Applied):
+            return SweptTogether(released + len(left), kept)
+    return SweptTogether(released, kept)
 
 
 def reincarnate(held: AuthorityRecord, payload: Payload, me: LeaseRow) -> Steps[Written | Refused]:

@@ -22,7 +22,7 @@ a process lives; an operation has a beginning and an end, and its straight line 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
@@ -182,15 +182,21 @@ def same_incarnation(held: AuthorityRow, current: AuthorityRow) -> bool:
     )
 
 
-def confirmed(held: AuthorityRecord, problem: StoreCorruption) -> Steps[None]:
-    """Return when a contradiction only came from rows seen at different instants; raise `problem` when it is real.
+def confirmed(
+    rows: Iterable[AuthorityRecord | None], before: Iterable[AuthorityRecord], problem: StoreCorruption
+) -> Steps[tuple[AuthorityRecord, ...]]:
+    """Rows of one look contradict another row of it. Raise `problem` when that is real; otherwise return the rows, as
+    `before` of the next try.
 
-    The held row was there before the other one was seen. If it still is, it was there in between, and the two
-    contradict each other.
+    The keys of a look are not read in one instant. Only when `rows` were known before the look, in `before`, and are
+    still the same after it, they held while the other row was read, and it denies what they say.
     """
-    current = yield from look_at(held.key)
-    if current is not None and current.version == held.version:
-        raise problem
+    seen = tuple(row for row in rows if row is not None)
+    if set(seen) <= set(before):
+        again = yield Look(tuple(row.key.encode() for row in seen))
+        if all(isinstance(one, Found) and one.version == row.version for one, row in zip(again, seen, strict=True)):
+            raise problem
+    return seen
 
 
 def put_row(key: ObjectKey, row: AuthorityRow) -> Put:

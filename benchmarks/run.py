@@ -22,7 +22,13 @@ ECHO = Program(module="benchmarks.baselines.zmq_asyncio_echo")
 ONE_WAY = Program(module="benchmarks.baselines.zmq_blocking_pair")
 
 MESH_ECHO = Program(module="benchmarks.subjects.mesh_echo")
+CURVE_ECHO = Program(module="benchmarks.subjects.curve_echo")
+FANOUT_BASE = Program(module="benchmarks.baselines.zmq_blocking_fanout")
+FANOUT = Program(module="benchmarks.subjects.fanout")
+CLIENT_SERVER_ECHO = Program(module="benchmarks.subjects.client_server_echo")
 IDLE = Program(module="benchmarks.subjects.idle_node")
+CALM = Program(module="benchmarks.subjects.flood", arguments=("--share", "0"))
+FLOODED = Program(module="benchmarks.subjects.flood")
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
@@ -46,6 +52,58 @@ MEASURES: tuple[Measure, ...] = (
         baseline=ONE_WAY,
         subject=MESH_ECHO,
         bar=0.6,
+    ),
+    Measure(
+        name="request latency, 99 %, another peer floods at half saturation",
+        metric="p99_us",
+        unit="us",
+        better="lower",
+        baseline=CALM,
+        subject=FLOODED,
+        bar=5.0,
+    ),
+    Measure(
+        name="ClientServer requests, 64 callers",
+        metric="rps",
+        unit="/s",
+        better="higher",
+        baseline=ECHO,
+        subject=CLIENT_SERVER_ECHO,
+        bar=2.0,
+    ),
+    Measure(
+        name="ClientServer request latency, median",
+        metric="p50_us",
+        unit="us",
+        better="lower",
+        baseline=ECHO,
+        subject=CLIENT_SERVER_ECHO,
+    ),
+    Measure(
+        name="ClientServer one-way messages",
+        metric="messages_per_s",
+        unit="/s",
+        better="higher",
+        baseline=ONE_WAY,
+        subject=CLIENT_SERVER_ECHO,
+    ),
+    Measure(
+        name="fanout to 3 subscribers",
+        metric="deliveries_per_s",
+        unit="/s",
+        better="higher",
+        baseline=FANOUT_BASE,
+        subject=FANOUT,
+        bar=1.0,
+    ),
+    Measure(
+        name="requests with CURVE, 64 callers, against those without",
+        metric="rps",
+        unit="/s",
+        better="higher",
+        baseline=MESH_ECHO,
+        subject=CURVE_ECHO,
+        bar=0.4,
     ),
     Measure(
         name="idle node, 10 peers: processor", metric="cpu_percent", unit="%", better="lower", subject=IDLE, bar=1.0

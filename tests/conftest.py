@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from zlinkpy.telemetry.fence import failed_logs
 
 pytest_plugins = ["pytester", "tests.contract_plugin"]
 
@@ -13,3 +18,11 @@ settings.register_profile(
     "explore", deadline=None, max_examples=1000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("project")
+
+
+@pytest.fixture(autouse=True)
+def every_record_was_logged() -> Iterator[None]:
+    """The library's loggers never raise, so a record with a wrong format is found here."""
+    failed_logs.clear()
+    yield
+    assert not failed_logs, "a record could not be logged; see the captured standard error"

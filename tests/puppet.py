@@ -25,6 +25,7 @@ from zlinkpy.wire import (
     REQUIRED_CAPABILITY,
     Admit,
     Close,
+    Direction,
     Ext,
     Hello,
     Lane,
@@ -91,6 +92,9 @@ def admission(
 class PuppetLane:
     """One physical connection of a puppet; the sink of its wire."""
 
+    topology = Topology.ROUTE_MESH
+    direction: Direction | None = None
+
     def __init__(self, puppet: Puppet, lane: Lane, pair: PuppetPair | None) -> None:
         self.puppet = puppet
         self.lane = lane
@@ -113,7 +117,7 @@ class PuppetLane:
         now = trio.current_time()
         self.frames.append((now, [bytes(frame) for frame in frames]))
         try:
-            record = decode(frames, topology=Topology.ROUTE_MESH, lane=self.lane)
+            record = decode(frames, topology=self.topology, lane=self.lane, direction=self.direction)
         except ProtocolError as error:
             self.garbled.append(error)
             return
@@ -220,10 +224,15 @@ class Puppet:
         hears: called with every record before anything else; returning True means: handled, do nothing.
     """
 
+    lane_type = PuppetLane
+    pair_type = PuppetPair
+    serves = True
+    """False for a client of a ClientServer channel."""
+
     def __init__(self, wire: Any, rid: str, *, endpoint: str = "", **admission_fields: Any) -> None:
         self.wire = wire
         self.rid = rid
-        self.admission = admission(rid, endpoint or f"tcp://10.9.9.9:{4000 + next(_numbers)}", **admission_fields)
+        self.admission: Any = admission(rid, endpoint or f"tcp://10.9.9.9:{4000 + next(_numbers)}", **admission_fields)
         self.admits = True
         self.opens_completion = True
         self.answers_probes = True
@@ -235,7 +244,8 @@ class Puppet:
 
     @property
     def endpoint(self) -> str:
-        return self.admission.advertised_endpoint
+        endpoint: str = self.admission.advertised_endpoint
+        return endpoint
 
     @property
     def pair(self) -> PuppetPair:
@@ -244,13 +254,17 @@ class Puppet:
 
     async def listen(self, endpoint: str = "tcp://127.0.0.1:0") -> str:
         """Bind, and advertise what was bound."""
-        self.listener = await self.wire.listen(endpoint, lambda connection: PuppetLane(self, APP, None))
+        self.listener = await self.wire.listen(endpoint, self.listener_sink)
         self.admission = evolve(self.admission, advertised_endpoint=self.listener.endpoint)
         return str(self.listener.endpoint)
 
+    def listener_sink(self, connection: Any) -> PuppetLane:
+        """The sink of an accepted connection."""
+        return self.lane_type(self, APP, None)
+
     def dial(self, endpoint: str, *, pair_id: bytes | None = None, silent: bool = False) -> PuppetPair:
         """Dial the application lane and say hello (unless `silent`); the rest follows by itself."""
-        pair = PuppetPair(self, pair_id or next(_numbers).to_bytes(8, "big"), dialled=True)
+        pair = self.pair_type(self, pair_id or next(_numbers).to_bytes(8, "big"), dialled=True)
         self.pairs.append(pair)
         self._open(pair, APP, endpoint, silent=silent)
         return pair
@@ -266,7 +280,7 @@ class Puppet:
         return pair
 
     def _open(self, pair: PuppetPair, lane: Lane, endpoint: str, *, silent: bool) -> PuppetLane:
-        sink = PuppetLane(self, lane, pair)
+        sink = self.lane_type(self, lane, pair)
         sink.silent = silent  # type: ignore[attr-defined]
         sink.target = endpoint  # type: ignore[attr-defined]
         pair.lanes[lane] = sink
@@ -379,6 +393,7 @@ class _RawListener:
         self._accept = accept
         self.endpoint = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.connections: dict[bytes, _RawConnection] = {}
+        self.done = False
 
     def drain(self) -> None:
         while self._socket.poll(0):
@@ -391,6 +406,7 @@ class _RawListener:
             connection.sink.received(connection, frames)
 
     def close(self) -> None:
+        self.done = True
         self._socket.close(0)
 
 

@@ -23,6 +23,8 @@ from zlinkpy.execution import JobQueueOptions, JobQueueProfile, Pressure
 from zlinkpy.location import LocationOptions
 from zlinkpy.messages import MessageContext, Request, message
 from zlinkpy.runtime import (
+    ChannelStatus,
+    FanoutStatus,
     Host,
     HostStatus,
     Mesh,
@@ -31,7 +33,10 @@ from zlinkpy.runtime import (
     Observed,
     RawMessage,
     Runtime,
+    SecurityOptions,
+    ServedChannel,
     Settings,
+    SubscribedChannel,
     TerminationOutcome,
     TerminationReason,
     TerminationResult,
@@ -40,10 +45,12 @@ from zlinkpy.wire import RuntimeState as HostState
 
 __all__ = [
     "AlreadyExistsError",
+    "ChannelStatus",
     "ConfigurationError",
     "DataLostError",
     "DeadlineExceededError",
     "ErrorKind",
+    "FanoutStatus",
     "Host",
     "HostState",
     "HostStatus",
@@ -65,8 +72,11 @@ __all__ = [
     "RejectedError",
     "Request",
     "Runtime",
+    "SecurityOptions",
+    "ServedChannel",
     "Settings",
     "ShuttingDownError",
+    "SubscribedChannel",
     "TerminationOutcome",
     "TerminationReason",
     "TerminationResult",

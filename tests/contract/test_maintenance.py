@@ -57,7 +57,7 @@ async def test_only_rows_of_nodes_without_a_lease_go(autojump_clock: object) -> 
     host = zl.Host(
         location_store=store, transport=lambda _: network.transport("a"), lease_driver=LeaseDriver.LOOP, watchdog=False
     )
-    host.mesh(MESH, listen="tcp://a:0").serve_channel(CHANNEL)
+    host.mesh(MESH, listen="tcp://127.0.0.1:0").serve_channel(CHANNEL)
     async with host.run() as rt:
         cleaned = await clean_store(store, mesh=MESH)
         assert [node.rid for node in cleaned.removed] == ["dead"]
@@ -130,7 +130,7 @@ async def test_a_node_that_only_calls_channels_publishes_no_weights(autojump_clo
     host = zl.Host(
         location_store=store, transport=lambda _: network.transport("a"), lease_driver=LeaseDriver.LOOP, watchdog=False
     )
-    host.mesh(MESH, listen="tcp://a:0").use_channel(CHANNEL)
+    host.mesh(MESH, listen="tcp://127.0.0.1:0").use_channel(CHANNEL)
     async with host.run():
         [node] = (await list_nodes(store)).nodes
         assert dict(node.channel_weights) == {}
@@ -140,7 +140,7 @@ async def test_a_node_that_only_calls_channels_publishes_no_weights(autojump_clo
 async def test_a_host_with_manual_peers_serves_without_a_store(autojump_clock: object) -> None:
     network = MemoryNetwork(seed=1)
     host = zl.Host(transport=lambda _: network.transport("a"), watchdog=False)
-    host.mesh(MESH, listen="tcp://a:0", peers=["tcp://b:5501"]).serve_channel(CHANNEL)
+    host.mesh(MESH, listen="tcp://127.0.0.1:0", peers=["tcp://127.0.0.1:5501"]).serve_channel(CHANNEL)
     async with host.run() as rt:
         await trio.sleep(60)
         assert rt.status.is_ready

@@ -364,11 +364,7 @@ class World:
         elif name == "release" and dice.random() < 0.3:
             # Some of a host's rows at once, as when it ends.
             group = [each for each in map(self.store.record, ACTORS + SPOTS) if each is not None]
-            group = [
-                each
-                for each in group
-                if ownership.home_key(each.row.payload) == home and (home is not None or each.row.owner == row.owner)
-            ]
+            group = [each for each in group if ownership.home_key(each.row.payload) == home]
             self.start("release_together", key, ownership.release_together(group, me))
         elif name == "release":
             cause = dice.choice(list(ReleaseCause))

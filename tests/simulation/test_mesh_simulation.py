@@ -71,6 +71,8 @@ class Run:
     journal: list[tuple[Any, ...]] = field(factory=list)
     calls: int = 0
     calling: bool = True
+    names: tuple[str, ...] = NAMES
+    kinds: tuple[str, ...] = CALLS
 
     @property
     def network(self) -> MemoryNetwork:
@@ -102,31 +104,15 @@ class Run:
 
     async def one_call(self, node: Node, number: int) -> None:
         seen = self.outcomes[number] = []
-        kind = self.chance.choice(CALLS)
+        kind = self.chance.choice(self.kinds)
         self.reached[kind] += 1
-        rt, hold = node.rt, self.chance.choice((0.0, 0.0, 0.1, 3.0))
+        hold = self.chance.choice((0.0, 0.0, 0.1, 3.0))
         timeout = self.chance.choice((0.5, 2.0, 30.0))
         with trio.CancelScope() as scope:
             if self.chance.random() < 0.15:
                 scope.deadline = trio.current_time() + self.chance.uniform(0, 2)
             try:
-                if kind == "weight":
-                    if node.status.channel_weights:
-                        rt.set_channel_weight(MESH, CHANNEL, self.chance.choice((0, 1, 50)))
-                elif kind == "channel send":
-                    await rt.send_to_channel(CHANNEL, Note(number, hold))
-                elif kind == "channel request":
-                    await rt.request_to_channel(CHANNEL, Echo(number, hold), timeout=timeout)
-                else:
-                    others = [each for each in self.nodes.values() if each is not node]
-                    if not others:
-                        seen.append("alone")
-                        return
-                    rid = self.chance.choice(others).rid
-                    if kind == "node send":
-                        await rt.send_to_node(MESH, rid, Note(number, hold))
-                    else:
-                        await rt.request_to_node(MESH, rid, Echo(number, hold), timeout=timeout)
+                await self.place(node, kind, number, hold, timeout)
                 seen.append("done")
             except ZlinkError as error:
                 seen.append(type(error).__name__)
@@ -135,6 +121,26 @@ class Run:
         self.reached[f"ends {seen[-1] if seen else 'never'}"] += 1
         self.journal.append((round(trio.current_time(), 6), number, kind, *seen))
 
+    async def place(self, node: Node, kind: str, number: int, hold: float, timeout: float) -> None:
+        """Make one call. Raises what it raises."""
+        rt = node.rt
+        if kind == "weight":
+            if node.status.channel_weights:
+                rt.set_channel_weight(MESH, CHANNEL, self.chance.choice((0, 1, 50)))
+        elif kind == "channel send":
+            await rt.send_to_channel(CHANNEL, Note(number, hold))
+        elif kind == "channel request":
+            await rt.request_to_channel(CHANNEL, Echo(number, hold), timeout=timeout)
+        else:
+            others = [each for each in self.nodes.values() if each is not node]
+            if not others:
+                return
+            rid = self.chance.choice(others).rid
+            if kind == "node send":
+                await rt.send_to_node(MESH, rid, Note(number, hold))
+            else:
+                await rt.request_to_node(MESH, rid, Echo(number, hold), timeout=timeout)
+
     # -- faults
 
     async def trouble(self) -> None:
@@ -142,7 +148,7 @@ class Run:
         while trio.current_time() < SECONDS:
             await trio.sleep(chance.uniform(0.5, 3))
             fault = chance.choice(FAULTS)
-            one, other = chance.sample(NAMES, 2)
+            one, other = chance.sample(self.names, 2)
             self.reached[fault] += 1
             if fault == "delay":
                 network.delay(one, other, chance.choice([0.001, (0.0, 0.3), (0.5, 1.0)]))
@@ -160,7 +166,7 @@ class Run:
     async def restart(self, name: str, *, crash: bool) -> None:
         """Leave and come back on the same endpoint. A crash says no goodbye: nothing of it gets out."""
         if crash:
-            for other in (*NAMES, "puppet"):
+            for other in (*self.names, "puppet"):
                 self.network.silence(name, other)
         await self.nodes.pop(name).stop()
         if crash:
@@ -173,8 +179,8 @@ class Run:
     async def settle(self) -> None:
         """No more faults and calls: everybody finds everybody again, and everything ends."""
         self.network.heal()
-        for one in NAMES:
-            for other in NAMES:
+        for one in self.names:
+            for other in self.names:
                 if one < other:
                     self.network.delay(one, other, 0.001)
         began = trio.current_time()
@@ -185,18 +191,23 @@ class Run:
             self.network.cut(wire.dialler)
             self.reached["reset"] += 1
 
-        def whole() -> bool:
-            rids = {node.rid for node in self.nodes.values()}
-            return all(
-                {peer.node_rid for peer in node.snapshot.peers if peer.phase.value == "ready"} == rids - {node.rid}
-                for node in self.nodes.values()
-            )
-
-        await until(whole, HEALED_WITHIN, step=0.05)
+        await until(self.is_whole, HEALED_WITHIN, step=0.05)
         self.reached["healed"] += 1
         self.journal.append(("healed", round(trio.current_time() - began, 6)))
         self.calling = False
         await trio.sleep(35)  # longer than any timeout of a call
+
+    def is_whole(self) -> bool:
+        """Everybody is ready for everybody."""
+        rids = {node.rid for node in self.nodes.values()}
+        return all(
+            {peer.node_rid for peer in node.snapshot.peers if peer.phase.value == "ready"} == rids - {node.rid}
+            for node in self.nodes.values()
+        )
+
+    def links_of(self, node: Node) -> int:
+        """How many links a node has when everything is settled."""
+        return len(self.names) - 1
 
     def check(self) -> None:
         """The invariants that need the whole run."""
@@ -208,7 +219,8 @@ class Run:
             assert ended <= numbers.started
             status = node.rt.status
             assert (status.permits_in_use, status.queued_jobs) == (0, 0)
-            assert len(node.rt._core.meshes[MESH].links) == len(NAMES) - 1
+            (holder,) = node.rt._core.holders
+            assert len(holder.links) == self.links_of(node)
         handled = Counter(message.n for _, got in self.runs for message in got)
         assert set(handled.values()) <= {1}
         for rid, got in self.runs:
@@ -218,13 +230,13 @@ class Run:
 
 
 @contextmanager
-def watched(run: Run) -> Iterator[None]:
-    """Note which target was selected for a call, and which records cross the network."""
-    select, node, push = Channel.select, RouteMesh.node, MemoryNetwork.push
+def watched(run: Run, *choices: tuple[type, str]) -> Iterator[None]:
+    """Note which target was selected for a call by the methods `choices`, and which records cross the network."""
+    push = MemoryNetwork.push
 
     def note(target: Any) -> Any:
         task = trio.lowlevel.current_task()
-        if task.name.startswith("call "):
+        if target is not None and task.name.startswith("call "):
             run.selected[int(task.name[5:])] = target.rid
         return target
 
@@ -235,8 +247,12 @@ def watched(run: Run) -> Iterator[None]:
         push(network, wire, direction, frames)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Channel, "select", lambda self: note(select(self)))
-        patch.setattr(RouteMesh, "node", lambda self, rid: note(node(self, rid)))
+        for owner, name in choices:
+
+            def chosen(self: Any, *more: Any, choose: Any = getattr(owner, name)) -> Any:
+                return note(choose(self, *more))
+
+            patch.setattr(owner, name, chosen)
         patch.setattr(MemoryNetwork, "push", pushed)
         yield
 
@@ -247,7 +263,7 @@ async def simulate(seed: int, *, discovers: bool, reached: Counter[str]) -> list
     async with World.in_memory(seed=seed, latency=(0.0, 0.02)) as world, trio.open_nursery() as nursery:
         world.store = MemoryStore(entropy=SeededEntropy(seed))
         run = Run(world, chance, discovers, reached, nursery)
-        with watched(run):
+        with watched(run, (Channel, "select"), (RouteMesh, "node")):
             for name in NAMES:
                 await run.start(name)
             for name in NAMES:
@@ -273,14 +289,16 @@ def in_seeded_trio(seed: int, main: Callable[[], Awaitable[Any]]) -> Any:
         return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def reached_everything(reached: Counter[str]) -> None:
-    wanted = (*FAULTS, *CALLS, "burst", *RECORDS, "paused", "healed", "handled", "ends done", "ends cancelled")
+def reached_everything(
+    reached: Counter[str], calls: tuple[str, ...] = CALLS, records: tuple[str, ...] = RECORDS
+) -> None:
+    wanted = (*FAULTS, *calls, "burst", *records, "paused", "healed", "handled", "ends done", "ends cancelled")
     wanted += ("ends DeadlineExceededError", "ends UnavailableError")
     print("reached:", ", ".join(f"{name} {reached[name]}" for name in wanted))
     assert [name for name in wanted if not reached[name]] == []
 
 
-def run_seeds(seeds: range) -> Counter[str]:
+def run_seeds(seeds: range, simulate: Callable[..., Awaitable[Any]] = simulate) -> Counter[str]:
     reached: Counter[str] = Counter()
     for seed in seeds:
         for discovers in (True, False):

@@ -28,6 +28,22 @@ def packages() -> set[str]:
     }
 
 
+# --- logs
+
+
+@pytest.mark.contract("SA-284")
+def test_the_library_logs_behind_a_fence() -> None:
+    """Only `zlinkpy.telemetry.get_logger` asks for a logger; `zlink` sets the root logger up."""
+    allowed = {"zlinkpy/telemetry/fence.py", "zlinkpy/cli/logs.py"}
+    found = [
+        f"{path}:{node.lineno}"
+        for path, tree in python_files(LIBRARY)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("getLogger", "Logger") and str(path) not in allowed
+    ]
+    assert not found, "take the logger from zlinkpy.telemetry.get_logger"
+
+
 # --- clocks
 
 

@@ -6,24 +6,21 @@ an application, and what does not work fails with the same error. JSON is transl
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import click
-import msgpack
 import trio
 from attrs import frozen
 
 from zlinkpy.cli.failures import ReportingCommand
-from zlinkpy.cli.joining import Joined, Joining, joined, joining_of, joining_options
+from zlinkpy.cli.joining import Joining, joined, joining_of, joining_options, using
 from zlinkpy.cli.options import split_pairs
 from zlinkpy.cli.output import Output, dump_json
+from zlinkpy.cli.payloads import decoded, encoded
 from zlinkpy.cli.stopping import run_until_done
-from zlinkpy.errors import ProtocolError, UnavailableError
-from zlinkpy.messages import CONTENT_TYPE
-from zlinkpy.runtime import RawMessage
+from zlinkpy.errors import UnavailableError
+from zlinkpy.runtime import RawMessage, Runtime
 
 
 @frozen(kw_only=True)
@@ -35,6 +32,8 @@ class Call:
     message: RawMessage
     joining: Joining
     metadata: Mapping[str, str]
+    client_server: bool
+    """The channel is a ClientServer channel, not one of a mesh."""
 
     @property
     def target(self) -> str:
@@ -47,6 +46,11 @@ def _call_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option("--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Attach it; repeat it.")(
         function
     )
+    function = click.option(
+        "--client-server",
+        is_flag=True,
+        help="CHANNEL is a ClientServer channel; its servers come from the store, or are named with --peer.",
+    )(function)
     function = click.option("--node", metavar="RID", help="Call exactly this node; leave CHANNEL out.")(function)
     return click.argument("words", metavar="CHANNEL PACKET [JSON]", nargs=-1, required=True)(function)
 
@@ -62,10 +66,11 @@ def request(**arguments: Any) -> None:
     \b
     zlink request echo Echo '{"text": "hello"}' --store redis://localhost
     zlink request --node play-1 --peer tcp://10.0.0.5:7001 --mesh play Status
+    zlink request --client-server orders Place '{"item": "lamp"}' --peer tcp://10.0.0.5:5501
     """
     call, output = _call_of(**arguments)
-    reply = run_until_done(lambda: _on_mesh(call, output, _request))
-    document = _decoded(reply)
+    reply = run_until_done(lambda: _carry_out(call, output, _request))
+    document = decoded(reply)
     if output.as_json:
         output.data({"packet": reply.packet_name if reply is not None else None, "reply": document}, list)
     else:
@@ -81,14 +86,22 @@ def send(**arguments: Any) -> None:
     it was handled only a request can tell.
     """
     call, output = _call_of(**arguments)
-    run_until_done(lambda: _on_mesh(call, output, _send))
+    run_until_done(lambda: _carry_out(call, output, _send))
     output.data({"sent": True, "target": call.target}, lambda: [f"sent to {call.target}"])
 
 
 def _call_of(
-    *, words: tuple[str, ...], node: str | None, pairs: tuple[str, ...], as_json: bool, **arguments: Any
+    *,
+    words: tuple[str, ...],
+    node: str | None,
+    pairs: tuple[str, ...],
+    client_server: bool,
+    as_json: bool,
+    **arguments: Any,
 ) -> tuple[Call, Output]:
-    joining = joining_of(**arguments)
+    if client_server and (node is not None or arguments["mesh"] is not None):
+        raise click.UsageError("--client-server excludes --node and --mesh: such a channel belongs to no mesh")
+    joining = joining_of(**arguments, needs_mesh=not client_server)
     wanted = "PACKET [JSON]" if node is not None else "CHANNEL PACKET [JSON]"
     fewest = 1 if node is not None else 2
     if not fewest <= len(words) <= fewest + 1:
@@ -97,75 +110,47 @@ def _call_of(
     call = Call(
         channel=None if node is not None else words[0],
         node=node,
-        message=RawMessage(words[fewest - 1], _encoded(words[fewest] if len(words) > fewest else "{}")),
+        message=RawMessage(words[fewest - 1], encoded(words[fewest] if len(words) > fewest else "{}")),
         joining=joining,
         metadata=split_pairs(pairs, "--metadata"),
+        client_server=client_server,
     )
     return call, Output(as_json=as_json)
 
 
-def _encoded(text: str) -> bytes:
-    """msgpack of a JSON object."""
-    if text == "-":
-        text = sys.stdin.read()
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise click.BadParameter(
-            f"not JSON: {error.msg} at line {error.lineno} column {error.colno}", param_hint="JSON"
-        ) from None
-    if not isinstance(fields, dict):
-        raise click.BadParameter(f"a message is an object of fields, not {dump_json(fields)}", param_hint="JSON")
-    try:
-        packed: bytes = msgpack.packb(fields)
-    except (ValueError, OverflowError, TypeError) as error:
-        raise click.BadParameter(f"cannot be sent: {error}", param_hint="JSON") from None
-    return packed
-
-
-def _decoded(reply: RawMessage | None) -> Any:
-    if reply is None:
-        return None
-    if reply.content_type != CONTENT_TYPE:
-        return {"content_type": reply.content_type, "payload": reply.payload}
-    try:
-        return msgpack.unpackb(reply.payload, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"the reply is not msgpack: {error}", field="reply.payload") from None
-
-
-async def _on_mesh(
-    call: Call, output: Output, act: Callable[[Joined, Call], Awaitable[RawMessage | None]]
+async def _carry_out(
+    call: Call, output: Output, act: Callable[[Runtime, str, Call, float], Awaitable[RawMessage | None]]
 ) -> RawMessage | None:
-    """Join the mesh, wait for the target, act; all within the call's timeout."""
+    """Get connected, wait for the target, act; all within the call's timeout."""
+    if call.client_server:
+        assert call.channel is not None
+        async with using(call.joining, output, call.channel) as (rt, deadline):
+            return await act(rt, "", call, max(0.001, deadline - trio.current_time()))
     async with joined(call.joining, output, channel=call.channel) as node:
         if call.channel is not None:
             await node.ready_channel(call.channel)
         else:
             await node.ready_node(call.node)
         node.now(f"waiting for the answer of {call.target}")
-        return await act(node, call)
+        return await act(node.rt, node.mesh, call, node.seconds_left)
 
 
-async def _request(node: Joined, call: Call) -> RawMessage | None:
+async def _request(rt: Runtime, mesh: str, call: Call, seconds: float) -> RawMessage | None:
     reply: RawMessage | None
-    seconds = node.seconds_left
     if call.channel is not None:
-        reply = await node.rt.request_to_channel(call.channel, call.message, timeout=seconds, metadata=call.metadata)
+        reply = await rt.request_to_channel(call.channel, call.message, timeout=seconds, metadata=call.metadata)
     else:
         assert call.node is not None
-        reply = await node.rt.request_to_node(
-            node.mesh, call.node, call.message, timeout=seconds, metadata=call.metadata
-        )
+        reply = await rt.request_to_node(mesh, call.node, call.message, timeout=seconds, metadata=call.metadata)
     return reply
 
 
-async def _send(node: Joined, call: Call) -> None:
-    with trio.move_on_after(node.seconds_left) as scope:
+async def _send(rt: Runtime, mesh: str, call: Call, seconds: float) -> None:
+    with trio.move_on_after(seconds) as scope:
         if call.channel is not None:
-            await node.rt.send_to_channel(call.channel, call.message, metadata=call.metadata)
+            await rt.send_to_channel(call.channel, call.message, metadata=call.metadata)
         else:
             assert call.node is not None
-            await node.rt.send_to_node(node.mesh, call.node, call.message, metadata=call.metadata)
+            await rt.send_to_node(mesh, call.node, call.message, metadata=call.metadata)
     if scope.cancelled_caught:
         raise UnavailableError(f"{call.target} took no message within {call.joining.timeout:g} s")

@@ -10,6 +10,8 @@ from zlinkpy.cli.call import request, send
 from zlinkpy.cli.demo import demo
 from zlinkpy.cli.doctor import doctor
 from zlinkpy.cli.exit_codes import EPILOG
+from zlinkpy.cli.fanout import publish, subscribe
+from zlinkpy.cli.keygen import keygen
 from zlinkpy.cli.nodes import nodes
 from zlinkpy.cli.peers import peers
 from zlinkpy.cli.run import run
@@ -22,5 +24,5 @@ def main() -> None:
     """Run and operate nodes of a zlinkpy mesh. Start with: zlink demo"""
 
 
-for _command in (run, demo, nodes, peers, request, send, store, doctor):
+for _command in (run, demo, nodes, peers, request, send, publish, subscribe, store, keygen, doctor):
     main.add_command(_command)

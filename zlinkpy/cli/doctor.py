@@ -15,7 +15,7 @@ from attrs import asdict, frozen
 
 from zlinkpy.cli.exit_codes import ExitCode
 from zlinkpy.cli.failures import ReportingCommand
-from zlinkpy.cli.options import json_option, store_option
+from zlinkpy.cli.options import json_option, security_of, security_options, store_option
 from zlinkpy.cli.output import Output
 from zlinkpy.cli.stopping import run_until_done
 from zlinkpy.errors import ConfigurationError, ZlinkError
@@ -53,15 +53,21 @@ class Check:
 @click.command("doctor", cls=ReportingCommand, short_help="Check this machine and the store.")
 @store_option
 @click.option("--listen", "listens", multiple=True, metavar="tcp://HOST:PORT", help="Check that it can be bound.")
+@security_options
 @json_option
-def doctor(store: str | None, listens: tuple[str, ...], as_json: bool) -> None:
-    """Report versions and features, and check the store and ports when they are given.
+def doctor(
+    store: str | None, listens: tuple[str, ...], key_file: str | None, allow_list: str | None, as_json: bool
+) -> None:
+    """Report versions and features, and check the store, ports and keys when they are given.
+
+    Keys are looked for where a node gets them: in the flags, and in the variables ZLINK_SECURITY_….
 
     Every finding comes with what to do about it. Exit code 3 when something is wrong here, 4 when the store does not
     answer.
     """
     output = Output(as_json=as_json)
     checks = run_until_done(lambda: _examine(store, listens, output))
+    checks.append(check_keys(key_file, allow_list))
     output.data({"checks": [asdict(check) for check in checks]}, lambda: _lines(checks))
     verdicts = {check.verdict for check in checks}
     if Verdict.PROBLEM in verdicts:
@@ -82,6 +88,20 @@ async def examine(store: str | None = None, listens: Iterable[str] = ()) -> list
         checks.append(await _store(store))
     checks += [_port(endpoint) for endpoint in listens]
     return checks
+
+
+def check_keys(key_file: str | None = None, allow_list: str | None = None) -> Check:
+    """Whether a node that is started with the same flags and environment has keys, and can read what it needs."""
+    try:
+        options = security_of(key_file, allow_list)
+        keys = options.load()
+    except ConfigurationError as problem:
+        return Check(name="keys", verdict=Verdict.PROBLEM, found=problem.message)
+    if keys is None:
+        fix = "zlink keygen makes a key file; without keys a node listens on loopback addresses only (docs/security.md)"
+        return Check(name="keys", verdict=Verdict.NOTE, found="none", fix=fix)
+    listed = f"{keys.allow_list.path}, {len(keys.allow_list)} nodes" if keys.allow_list is not None else "any key"
+    return _ok("keys", f"{keys.public}; lets in: {'any key' if keys.allow_any else listed}")
 
 
 def _versions() -> list[Check]:

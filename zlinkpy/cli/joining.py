@@ -14,13 +14,14 @@ import click
 import trio
 from attrs import define, field, frozen
 
-from zlinkpy.cli.options import STORE_VARIABLE, json_option, opened_store, store_option
+from zlinkpy.cli.options import STORE_VARIABLE, json_option, opened_store, security_of, security_options, store_option
 from zlinkpy.cli.output import Output
 from zlinkpy.errors import NotFoundError, UnavailableError
+from zlinkpy.link import FailureReason
 from zlinkpy.location.directory import list_nodes
 from zlinkpy.location.open import store_label
 from zlinkpy.mesh import PeerPhase, PeerSnapshot
-from zlinkpy.runtime import Host, Runtime
+from zlinkpy.runtime import Host, Runtime, SecurityOptions
 
 DEFAULT_TIMEOUT = 10.0
 _PREFIX = "zlink-cli"
@@ -37,6 +38,7 @@ class Joining:
     listen: str
     advertise_host: str | None
     timeout: float
+    security: SecurityOptions
 
 
 def joining_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +46,9 @@ def joining_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.option("--mesh", metavar="NAME", help="The mesh; not needed when the store knows exactly one."),
         store_option,
-        click.option("--peer", "peers", multiple=True, metavar="tcp://HOST:PORT", help="Dial this node; repeat it."),
+        click.option(
+            "--peer", "peers", multiple=True, metavar="[NAME@]tcp://HOST:PORT", help="Dial this node; repeat it."
+        ),
         click.option(
             "--timeout",
             type=click.FloatRange(0.001, 86_400),
@@ -63,6 +67,7 @@ def joining_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--advertise-host", metavar="HOST", help="What others connect to; needed when nodes run on other machines."
         ),
+        security_options,
         json_option,
     ]
     for option in reversed(options):
@@ -78,6 +83,9 @@ def joining_of(
     timeout: float,
     listen: str,
     advertise_host: str | None,
+    key_file: str | None = None,
+    allow_list: str | None = None,
+    needs_mesh: bool = True,
 ) -> Joining:
     """The options as one value. Raises click.UsageError when they do not say where the mesh is."""
     if peers:
@@ -86,11 +94,23 @@ def joining_of(
         if context.get_parameter_source("store") is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError("--store and --peer exclude each other: peers come from the store or by hand")
         store = None
-        if mesh is None:
+        if mesh is None and needs_mesh:
             raise click.UsageError("--peer needs --mesh NAME")
     elif not store:
         raise click.UsageError(f"say where the mesh is: --store URL, {STORE_VARIABLE}, or --peer tcp://HOST:PORT")
-    return Joining(mesh=mesh, store=store, peers=peers, listen=listen, advertise_host=advertise_host, timeout=timeout)
+    return Joining(
+        mesh=mesh,
+        store=store,
+        peers=peers,
+        listen=listen,
+        advertise_host=advertise_host,
+        timeout=timeout,
+        security=security_of(key_file, allow_list),
+    )
+
+
+def _failed_for_keys(peer: PeerSnapshot) -> bool:
+    return peer.last_failure is not None and peer.last_failure.reason is FailureReason.SECURITY_MISMATCH
 
 
 @define(eq=False)
@@ -153,13 +173,11 @@ class Joined:
             return f"{head}: the store shows no other node of this mesh (see zlink nodes)"
         ready = self.ready_peers()
         if not ready:
-            shown = "; ".join(
-                f"{peer.endpoint or peer.node_rid}: "
-                f"{peer.last_failure.detail if peer.last_failure else peer.phase.value}"
-                for peer in peers[:3]
-            )
+            shown = "; ".join(map(_shown, peers[:3]))
             # A node with a store refuses whoever its store does not list, by saying nothing yet.
-            hint = "; nodes with a Location Store admit only nodes of that store: use --store" if joining.peers else ""
+            hint = "; nodes with a Location Store admit only nodes of that store: use --store"
+            if not joining.peers or any(_failed_for_keys(peer) for peer in peers):
+                hint = ""
             return f"{head}: no connection ({shown}){hint}"
         if channel is not None:
             served = sorted({served for peer in ready for served in peer.channels})
@@ -180,7 +198,7 @@ async def joined(joining: Joining, output: Output, *, channel: str | None = None
     progress = _Progress()
     async with output.waiting(lambda: progress.text):
         mesh = joining.mesh or await _only_mesh(joining)
-        host = Host(location_store=joining.store, shutdown_deadline=_SHUTDOWN_SECONDS)
+        host = Host(location_store=joining.store, security=joining.security, shutdown_deadline=_SHUTDOWN_SECONDS)
         member = host.mesh(
             mesh,
             listen=joining.listen,
@@ -193,6 +211,33 @@ async def joined(joining: Joining, output: Output, *, channel: str | None = None
         async with host.run() as rt:
             yield Joined(rt, mesh, deadline, joining, progress)
             progress.text = "leaving the mesh"
+
+
+@asynccontextmanager
+async def using(joining: Joining, output: Output, channel: str) -> AsyncIterator[tuple[Runtime, float]]:
+    """Be a client of the ClientServer channel for the time of the block, with a server to call: the runtime, and the
+    end of the command's time on trio's clock. Raises UnavailableError saying what is known."""
+    deadline = trio.current_time() + joining.timeout
+    async with output.waiting(lambda: f"waiting for a server of channel {channel}"):
+        host = Host(location_store=joining.store, security=joining.security, shutdown_deadline=_SHUTDOWN_SECONDS)
+        host.use_client_server(channel, servers=joining.peers)
+        async with host.run() as rt:
+            with trio.move_on_at(deadline) as waiting:
+                await rt.wait_ready_target(channel)
+            if waiting.cancelled_caught:
+                servers = rt.channel_status(channel).peers
+                shown = "; ".join(map(_shown, servers[:3])) or "the store shows no server of this channel"
+                raise UnavailableError(
+                    f"no ready server of ClientServer channel {channel} within {joining.timeout:g} s: {shown}",
+                    cause="RouteNotConnected",
+                )
+            yield rt, deadline
+
+
+def _shown(peer: PeerSnapshot) -> str:
+    """One peer that is not connected, and why."""
+    why = peer.last_failure.detail if peer.last_failure else peer.phase.value
+    return f"{peer.endpoint or peer.node_rid}: {why}"
 
 
 async def _only_mesh(joining: Joining) -> str:

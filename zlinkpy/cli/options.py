@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -11,10 +12,12 @@ import trio
 
 from zlinkpy.errors import ConfigurationError
 from zlinkpy.location import LocationStore, open_store
+from zlinkpy.runtime import SecurityOptions, Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 STORE_VARIABLE = "ZLINK_LOCATION_STORE"
+_SECURITY_VARIABLES = "ZLINK_SECURITY_"
 
 
 def json_option(function: F) -> F:
@@ -33,6 +36,24 @@ def store_option(function: F) -> F:
         show_envvar=True,
         help="Location Store, e.g. redis://localhost or valkey+embedded://PATH.",
     )(function)
+
+
+def security_options(function: F) -> F:
+    """``--key-file`` and ``--allow-list`` of the commands that join; their values go to `security_of`."""
+    for option in (
+        click.option("--allow-list", metavar="FILE", help="Names and public keys, where nodes have keys."),
+        click.option("--key-file", metavar="FILE", help="Key file of this command's own node (zlink keygen)."),
+    ):
+        function = option(function)
+    return function
+
+
+def security_of(key_file: str | None, allow_list: str | None) -> SecurityOptions:
+    """The security of a command's own node: the flags over the environment's ``ZLINK_SECURITY_…``."""
+    environ = {name: value for name, value in os.environ.items() if name.startswith(_SECURITY_VARIABLES)}
+    given = {"security.key_file": key_file, "security.allow_list": allow_list}
+    overrides = {key: value for key, value in given.items() if value is not None}
+    return Settings.load(environ=environ, overrides=overrides).security.over(SecurityOptions())
 
 
 def required_store(store: str | None) -> str:

@@ -24,8 +24,9 @@ from zlinkpy.cli.output import Output, Wait
 from zlinkpy.cli.stopping import StopSignals, cancel_when
 from zlinkpy.cli.target import load_host
 from zlinkpy.errors import InternalFailureError
+from zlinkpy.fanout import PublisherStatus
 from zlinkpy.location.open import store_label
-from zlinkpy.runtime import Host, Runtime, Settings, TerminationOutcome
+from zlinkpy.runtime import ChannelStatus, Host, Runtime, Settings, TerminationOutcome
 from zlinkpy.wire import RuntimeState
 
 _SHOWN_LABELS = 3
@@ -38,7 +39,7 @@ _SHOWN_LABELS = 3
 )
 @click.option("--advertise-host", "advertised", multiple=True, metavar="[MESH=]HOST", help="What others connect to.")
 @click.option(
-    "--peer", "peers", multiple=True, metavar="[MESH=]tcp://HOST:PORT", help="A node to connect to; repeat it."
+    "--peer", "peers", multiple=True, metavar="[MESH=][NAME@]tcp://HOST:PORT", help="A node to connect to; repeat it."
 )
 @click.option("--store", metavar="URL", help="Location Store, instead of what code, file and environment say.")
 @click.option("--config", metavar="FILE", help="Settings file (TOML).")
@@ -79,7 +80,9 @@ def run(
         overrides["location_store"] = store
     if log_level is not None:
         overrides["log.level"] = log_level
-    settings = Settings.load(config, overrides=overrides, meshes=host.meshes)
+    settings = Settings.load(
+        config, overrides=overrides, meshes=host.meshes, client_servers=host.client_servers, fanouts=host.fanouts
+    )
     level = settings.log.level.value if settings.log.level is not None else 30
     with logging_to_stderr(level, as_json=as_json):
         trio.run(_serve, host, settings, output, start_without_store, stop_at_eof)
@@ -123,12 +126,48 @@ def _store_label(store: object) -> str | None:
 
 def _serving(rt: Runtime, host: Host, label: str | None) -> dict[str, object]:
     nodes = [{"mesh": mesh, "rid": rt.node_rid(mesh), "endpoint": rt.endpoint(mesh)} for mesh in host.meshes]
-    return {"event": "serving", "pid": os.getpid(), "store": label, "nodes": nodes}
+    channels = [
+        {"channel": status.channel_name, "rid": status.server_rid, "endpoint": status.endpoint}
+        for status in _served(rt, host)
+    ]
+    return {
+        "event": "serving",
+        "pid": os.getpid(),
+        "store": label,
+        "nodes": nodes,
+        "client_servers": channels,
+        "publishers": [
+            {"channel": each.channel_name, "rid": each.rid, "endpoint": each.endpoint} for each in _published(rt, host)
+        ],
+    }
 
 
 def _serving_lines(rt: Runtime, host: Host, label: str | None) -> list[str]:
     tail = f", store {label}" if label else ""
-    return [f"serving: mesh {mesh}, node {rt.node_rid(mesh)}, {rt.endpoint(mesh)}{tail}" for mesh in host.meshes]
+    lines = [f"serving: mesh {mesh}, node {rt.node_rid(mesh)}, {rt.endpoint(mesh)}{tail}" for mesh in host.meshes]
+    return (
+        lines
+        + [
+            f"serving: ClientServer channel {status.channel_name}, server {status.server_rid}, {status.endpoint}{tail}"
+            for status in _served(rt, host)
+        ]
+        + [
+            f"serving: fanout channel {status.channel_name}, publisher {status.rid}, {status.endpoint}{tail}"
+            for status in _published(rt, host)
+        ]
+    )
+
+
+def _published(rt: Runtime, host: Host) -> list[PublisherStatus]:
+    """The fanout channels this host publishes."""
+    statuses = [rt.fanout_status(channel).publisher for channel in host.fanouts]
+    return [status for status in statuses if status is not None]
+
+
+def _served(rt: Runtime, host: Host) -> list[ChannelStatus]:
+    """The ClientServer channels this host serves."""
+    statuses = [rt.channel_status(channel) for channel in host.client_servers]
+    return [status for status in statuses if status.server_rid is not None]
 
 
 async def _until_stopped(rt: Runtime, asked: trio.Event) -> None:

@@ -6,13 +6,14 @@ of a request together (14 us); moving the deadline of one scope costs nothing (a
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Protocol
 
 import trio
 
-log = logging.getLogger("zlinkpy.execution")
+from zlinkpy.telemetry import get_logger
+
+log = get_logger("zlinkpy.execution")
 
 
 class TimerSource(Protocol):

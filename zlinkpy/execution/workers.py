@@ -5,11 +5,27 @@ function call and no scheduling. The worker holds the *drain token* while it doe
 is stuck inside it; it gives the token up, and if jobs are waiting, a spare worker (parked, or new) is woken with the
 token and goes on. When the handler ends, its worker takes the token back if nobody has it, else it becomes a spare.
 
+With a `Receiver` one worker is also the *leader*: it waits for input and hands it to the sinks in the task that then
+drains what they submitted, so that a record, its turn and its answer cost no task switch. The roles of a worker:
+
+    parked --handed the token--> draining --queue empty--> parked
+                                    | handler suspends: the token goes to a spare, or is put down
+                                 in its handler --ends, token free--> draining; token taken --> parked
+    parked --handed token and lead--> leading: drain, then wait with the token put down, serve with it taken, drain …
+                                    | handler suspends: token and lead go to a spare, jobs or not
+                                 in its handler (as above)
+    leading --cancelled, or anything raised--> the receiver leads itself again
+
+While the leader waits, a job from elsewhere wakes a spare for the token alone; a leader that comes back to a token held
+by another serves without it.
+
 Invariants:
 
 - Jobs wait in the queue only while some worker holds the token. It is given in `submit` and when a handler suspends,
   taken back when one ends, and put down only with the queue empty.
 - The token is held by one worker, which is running, or scheduled to run.
+- The lead is with one worker from `borrow` to `give_back`. Its holder is never inside a suspended handler, and gives it
+  back whatever ends it: the receiver outlives cancelled workers.
 - A worker holds it for at most `DRAIN_SECONDS` or `DRAIN_JOBS` without a checkpoint: sockets and timers get their turn.
 
 Rejected: a task per job (28 k turns/s against 114 k), and waking a spare before every first instruction, which pays for
@@ -23,19 +39,21 @@ copy of the context `run` was called in, so what a handler sets in a `ContextVar
 from __future__ import annotations
 
 import contextvars
-import logging
 import math
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, Protocol
 
+import outcome
 import trio
 from attrs import frozen
 
 from zlinkpy.execution.permits import Permits
+from zlinkpy.telemetry import get_logger
 
-log = logging.getLogger("zlinkpy.execution")
+log = get_logger("zlinkpy.execution")
 
 DRAIN_SECONDS = 0.010
 """Longest stretch of turns without a checkpoint; a running handler is not interrupted for it (SA-186)."""
@@ -68,6 +86,22 @@ class Job(Protocol):
         Errors of the handler are the job's own to answer. What escapes all the same is logged and counted.
         """
         ...
+
+
+class Receiver(Protocol):
+    """Where jobs come from, when it lets a worker do its waiting and serving. `serve` is where it calls `submit`."""
+
+    async def borrow(self) -> None:
+        """Make the caller the one who waits and serves."""
+
+    def give_back(self, failure: BaseException | None = None) -> None:
+        """Take that over again, or fail with what `wait` or `serve` raised."""
+
+    async def wait(self, *, busy: bool = False) -> None:
+        """Let other tasks run and wait until there is something to serve; `busy`: do not wait for it."""
+
+    def serve(self) -> bool:
+        """Serve some of it; True: more is to be had without a `wait`."""
 
 
 @frozen(kw_only=True)
@@ -109,10 +143,15 @@ class Workers:
         self._suspended_jobs: dict[trio.lowlevel.Task, Job] = {}
         self._current: Job | None = None
         self._token = False
+        self._receiver: Receiver | None = None
+        # None also while the lead is on its way to a worker that has been scheduled.
+        self._leader: trio.lowlevel.Task | None = None
         self._nursery: trio.Nursery | None = None
         self._stopped = False
         self._idle = trio.lowlevel.ParkingLot()
         self._context = contextvars.Context()
+        self._task_context = contextvars.Context()
+        self._clock: Callable[[], float]
         self._workers = 0
         self._tasks: set[trio.lowlevel.Task] = set()
         self._peak_queued = 0
@@ -148,15 +187,26 @@ class Workers:
         if not self._token and self._nursery is not None:
             self._hand_over(self._nursery)
 
+    def lead(self, receiver: Receiver) -> None:
+        """Wait for and serve `receiver` in the workers, from `run` until they are cancelled. To be called before it."""
+        self._receiver = receiver
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until `cancel_remaining` or until cancelled; then every handler has been cancelled and has ended."""
         context = contextvars.copy_context()
         context.run(_IN_TURN.set, True)
         self._context = context
+        self._task_context = contextvars.copy_context()
+        self._clock = trio.lowlevel.current_clock().current_time
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
-                if self._ready and not self._token:
+                if self._receiver is not None:
+                    # For the leader: jobs that come before it runs wait for it.
+                    self._token = True
+                    await self._receiver.borrow()
+                    self._start_worker(nursery, lead=True)
+                elif self._ready and not self._token:
                     self._hand_over(nursery)
                 task_status.started()
                 await trio.sleep_forever()
@@ -213,16 +263,20 @@ class Workers:
             escaped=self._escaped,
         )
 
-    def _hand_over(self, nursery: trio.Nursery) -> None:
-        """Give the token, which nobody holds, to a spare or to a new worker."""
+    def _hand_over(self, nursery: trio.Nursery, *, lead: bool = False) -> None:
+        """Give the token, which nobody holds, and perhaps the lead to a spare or to a new worker."""
         self._token = True
         if self._parked:
-            trio.lowlevel.reschedule(self._parked.pop())
+            trio.lowlevel.reschedule(self._parked.pop(), outcome.Value(lead))
         else:
-            self._workers += 1
-            nursery.start_soon(self._work, name="zlinkpy worker")
+            self._start_worker(nursery, lead=lead)
 
-    async def _work(self) -> None:
+    def _start_worker(self, nursery: trio.Nursery, *, lead: bool) -> None:
+        self._workers += 1
+        # Sinks run in the task of the leader: they must not take themselves for what happened to call `submit` first.
+        self._task_context.run(partial(nursery.start_soon, self._work, lead, name="zlinkpy worker"))
+
+    async def _work(self, lead: bool) -> None:
         parked = self._parked
         task = trio.lowlevel.current_task()
         self._tasks.add(task)
@@ -233,32 +287,78 @@ class Workers:
 
         try:
             while True:
-                await self._drain(task)
-                if self._idle and not self._ready and not self.running:
-                    self._idle.unpark_all()
+                if lead:
+                    await self._lead(task)
+                else:
+                    await self._drain(task, self._clock() + DRAIN_SECONDS)
+                self._tell_idle()
                 if self._stopped or len(parked) >= SPARE_WORKERS:
                     return
                 parked.append(task)
-                await trio.lowlevel.wait_task_rescheduled(abort)
+                lead = await trio.lowlevel.wait_task_rescheduled(abort)
         finally:
             self._workers -= 1
             self._tasks.discard(task)
-            if self._idle and not self._ready and not self.running:
-                self._idle.unpark_all()
+            self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if self._idle and not self._ready and not self.running:
+            self._idle.unpark_all()
 
     def is_worker(self, task: trio.lowlevel.Task) -> bool:
         """Whether `task` is one of these workers, so that whatever runs in it is a handler."""
         return task in self._tasks
 
-    async def _drain(self, task: trio.lowlevel.Task) -> None:
-        """Run jobs until none is left or the token has gone to another worker. Called with the token."""
-        ready = self._ready
-        now = trio.lowlevel.current_clock().current_time
-        release = self._permits.release
+    async def _lead(self, task: trio.lowlevel.Task) -> None:
+        """Drain, wait and serve until a handler suspends. Called with the token and the lead."""
+        receiver = self._receiver
+        assert receiver is not None
+        now = self._clock
         until = now() + DRAIN_SECONDS
+        failure: Exception | None = None
+        self._leader = task
+        holds = True
+        more = False
+        try:
+            while True:
+                if holds:
+                    await self._drain(task, until)
+                    if self._leader is not task:
+                        return
+                try:
+                    if not more or self._ready or now() >= until:
+                        if holds:
+                            holds = self._token = bool(self._ready)
+                        self._tell_idle()
+                        await receiver.wait(busy=holds)
+                        until = now() + DRAIN_SECONDS
+                    if not self._token:
+                        # Taken before the sinks submit: nobody has to be woken for what is drained here.
+                        holds = self._token = True
+                    more = receiver.serve()
+                except Exception as error:  # noqa: BLE001 - the receiver's own failure, raised where it is at home
+                    failure = error
+                    return
+        finally:
+            if self._leader is task:
+                self._leader = None
+                if holds:
+                    self._token = False
+                receiver.give_back(failure)
+
+    async def _drain(self, task: trio.lowlevel.Task, until: float) -> None:
+        """Run jobs until none is left or the token has gone to another worker; a leader only `until` then.
+
+        Called with the token, which a leader keeps.
+        """
+        ready = self._ready
+        now = self._clock
+        release = self._permits.release
         left = DRAIN_JOBS
         while ready:
             if not left or now() >= until:
+                if self._leader is task:
+                    return
                 await trio.lowlevel.cancel_shielded_checkpoint()
                 until = now() + DRAIN_SECONDS
                 left = DRAIN_JOBS
@@ -273,9 +373,14 @@ class Workers:
             try:
                 coroutine = context.run(job.run)
                 if coroutine is not None:
-                    suspended = await self._finish(job, task, context, coroutine)
+                    try:
+                        request = context.run(coroutine.send, None)
+                    except StopIteration:
+                        pass
+                    else:
+                        suspended = True
+                        await self._finish(job, task, context, coroutine, request)
             except BaseException as error:  # noqa: BLE001 - sorted in _escape
-                suspended = self._current is not job
                 self._escape(job, error)
             self._completed += 1
             if not suspended:
@@ -286,7 +391,8 @@ class Workers:
                 self._token = True
                 until = now() + DRAIN_SECONDS
                 left = DRAIN_JOBS
-        self._token = False
+        if self._leader is not task:
+            self._token = False
 
     @types.coroutine
     def _finish(
@@ -295,22 +401,22 @@ class Workers:
         task: trio.lowlevel.Task,
         context: contextvars.Context,
         coroutine: Coroutine[Any, Any, None],
-    ) -> Generator[Any, Any, bool]:
-        """Drive a handler to its end; whether it suspended, and so gave the token away, on the way there."""
-        step: Callable[[Any], Any] = coroutine.send
-        value: Any = None
-        try:
-            request = context.run(step, value)
-        except StopIteration:
-            return False
+        request: Any,
+    ) -> Generator[Any, Any, None]:
+        """Give away the token and drive a handler to its end that suspended with `request`."""
+        step: Callable[[Any], Any]
+        value: Any
         self._current = None
         self._suspended_jobs[task] = job
         self._token = False
         running = self.running
         if running > self._peak_running:
             self._peak_running = running
-        if self._ready and self._nursery is not None:
-            self._hand_over(self._nursery)
+        leads = self._leader is task
+        if leads:
+            self._leader = None
+        if (leads or self._ready) and self._nursery is not None:
+            self._hand_over(self._nursery, lead=leads)
         try:
             while True:
                 try:
@@ -324,7 +430,7 @@ class Workers:
                     step = coroutine.send
                 request = context.run(step, value)
         except StopIteration:
-            return True
+            return
         finally:
             del self._suspended_jobs[task]
 

@@ -17,14 +17,15 @@ from zlinkpy.link.actions import (
 )
 from zlinkpy.link.admission import (
     Expectation,
-    RevisionGuard,
+    ServiceAdmission,
     check_admission,
-    identity_change,
+    check_service_admission,
     is_advertisable,
     is_not_required,
     roles_not_required,
 )
 from zlinkpy.link.backoff import Backoff
+from zlinkpy.link.beacon import BeaconSchedule
 from zlinkpy.link.constants import (
     BACKOFF_FIRST,
     BACKOFF_JITTER,
@@ -39,6 +40,9 @@ from zlinkpy.link.lanes import PairPhase
 from zlinkpy.link.liveness import Expired, Judgement, ProbeLiveness, SendProbe
 from zlinkpy.link.owner import Judged, LivenessOwner
 from zlinkpy.link.pair import Pair
+from zlinkpy.link.publisher_link import PublisherLink
+from zlinkpy.link.revisions import IdentityChange, RevisionGuard, identity_change
+from zlinkpy.link.service_pair import NO_LIMIT, ServicePair
 
 __all__ = [
     "BACKOFF_FIRST",
@@ -46,10 +50,12 @@ __all__ = [
     "BACKOFF_MAX",
     "CHECK_INTERVAL",
     "DIAL_DEADLINE",
+    "NO_LIMIT",
     "PEER_DEADLINE",
     "Action",
     "Admitted",
     "Backoff",
+    "BeaconSchedule",
     "CloseLane",
     "Dial",
     "DialIntent",
@@ -58,6 +64,7 @@ __all__ = [
     "Expired",
     "Failure",
     "FailureReason",
+    "IdentityChange",
     "IntentState",
     "Judged",
     "Judgement",
@@ -67,13 +74,17 @@ __all__ = [
     "Pair",
     "PairPhase",
     "ProbeLiveness",
+    "PublisherLink",
     "Ready",
     "RemoteFlow",
     "RevisionGuard",
     "Send",
     "SendProbe",
+    "ServiceAdmission",
+    "ServicePair",
     "Updated",
     "check_admission",
+    "check_service_admission",
     "identity_change",
     "is_advertisable",
     "is_not_required",

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from zlinkpy.link.failure import Failure
 from zlinkpy.wire import (
+    Admission,
     Admit,
     Close,
     FlowState,
@@ -23,7 +24,6 @@ from zlinkpy.wire import (
     ReceiveFlow,
     Reject,
     RejectReason,
-    RouteMeshAdmission,
     Update,
 )
 
@@ -67,7 +67,7 @@ class CloseLane:
 class Admitted:
     """Handshake and identity checks are done on the application lane; not yet a target (LV-23)."""
 
-    remote: RouteMeshAdmission
+    remote: Admission
 
 
 @frozen
@@ -86,7 +86,7 @@ class NotReady:
 class Updated:
     """The peer published a newer descriptor revision: weights, runtime state, maintenance wave."""
 
-    remote: RouteMeshAdmission
+    remote: Admission
 
 
 @frozen

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from zlinkpy.errors import ProtocolError
-from zlinkpy.wire import RouteMeshAdmission
+
+T = TypeVar("T")
 
 
 def require(condition: bool, problem: str, field: str) -> None:
@@ -12,8 +15,8 @@ def require(condition: bool, problem: str, field: str) -> None:
         raise ProtocolError(problem, field=field)
 
 
-def route_mesh(admission: object) -> RouteMeshAdmission:
-    """`admission` as that of a RouteMesh; raises ProtocolError when it is of another topology."""
-    if not isinstance(admission, RouteMeshAdmission):
-        raise ProtocolError("not a RouteMesh admission", field="body.admission")
+def admission_of(kind: type[T], admission: object, name: str) -> T:
+    """`admission`, which has to be of `kind`; raises ProtocolError when it is of another topology or role."""
+    if not isinstance(admission, kind):
+        raise ProtocolError(f"not {name}", field="body.admission")
     return admission

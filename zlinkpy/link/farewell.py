@@ -8,19 +8,13 @@ nothing is sent and the lanes are cut.
 from __future__ import annotations
 
 from zlinkpy.link.failure import FailureReason
-from zlinkpy.wire import Close, CloseReason, RejectReason
-
-# The element that says what changed, for each way in which an admitted peer can turn into another one (LV-121).
-_ELEMENT = {
-    RejectReason.IDENTITY_MISMATCH: "body.admission.nodeRid",
-    RejectReason.SECURITY_IDENTITY_MISMATCH: "body.admission.securityIdentity",
-    RejectReason.LIFECYCLE_GENERATION_STALE: "body.admission.lifecycleGeneration",
-}
+from zlinkpy.link.revisions import IdentityChange
+from zlinkpy.wire import Close, CloseReason
 
 
-def close_for_changed_identity(mismatch: RejectReason) -> Close:
+def close_for_changed_identity(change: IdentityChange) -> Close:
     """`close 4` for an update that speaks for another node, or another run of it (LV-121)."""
-    return Close(CloseReason.PROTOCOL_ERROR, _ELEMENT[mismatch], "changed after admission")
+    return Close(CloseReason.PROTOCOL_ERROR, change.field, "changed after admission")
 
 
 def close_for_failure(reason: FailureReason) -> Close | None:

@@ -1,7 +1,8 @@
-"""The two physical connections of a pair, and what became of each (wire.md §8).
+"""The physical connections of one link, and what became of each (wire.md §8).
 
+A RouteMesh pair has two, a ClientServer connection and a subscription one, which is called the application lane here.
 Bookkeeping only: which lane can carry a record, which one is admitted, what has to be closed. When any of it may happen
-is the pair's business. Acceptor and dialler differ in one point: the acceptor's application lane exists from the
+is the link's business. Acceptor and dialler differ in one point: the acceptor's application lane exists from the
 beginning, because its first record is why the pair was made.
 
 Rejected: two booleans per lane (open, admitted). They allow *admitted, not open*, and every reader would test it.
@@ -9,6 +10,7 @@ Rejected: two booleans per lane (open, admitted). They allow *admitted, not open
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from zlinkpy.link.actions import CloseLane
@@ -36,16 +38,26 @@ class LaneState(Enum):
 
 
 class Lanes:
-    """Both lanes of one pair."""
+    """All lanes of one link, in the order in which they are dialled.
 
-    __slots__ = ("_states",)
+    Args:
+        dialler: this side dials them; otherwise the first one is there already.
+        lanes: the application lane first.
+    """
 
-    def __init__(self, *, dialler: bool) -> None:
-        first = LaneState.ABSENT if dialler else LaneState.OPEN
-        self._states = {Lane.APPLICATION: first, Lane.COMPLETION: LaneState.ABSENT}
+    __slots__ = ("_states", "dialler")
+
+    def __init__(self, *, dialler: bool, lanes: Sequence[Lane] = (Lane.APPLICATION,)) -> None:
+        self.dialler = dialler
+        self._states = dict.fromkeys(lanes, LaneState.ABSENT)
+        if not dialler:
+            self._states[lanes[0]] = LaneState.OPEN
 
     def __repr__(self) -> str:
         return " ".join(f"{lane.name.lower()}={state.value}" for lane, state in self._states.items())
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._states)
 
     def __getitem__(self, lane: Lane) -> LaneState:
         return self._states[lane]
@@ -55,19 +67,28 @@ class Lanes:
 
     def is_admitted(self, lane: Lane) -> bool:
         """True when the handshake of `lane` is done."""
-        return self._states[lane] is LaneState.ADMITTED
+        return self[lane] is LaneState.ADMITTED
 
     def is_usable(self, lane: Lane) -> bool:
         """True when `lane` can carry a record."""
-        return self._states[lane] in (LaneState.OPEN, LaneState.ADMITTED)
+        return self[lane] in (LaneState.OPEN, LaneState.ADMITTED)
 
     def exists(self, lane: Lane) -> bool:
         """True when there is a physical connection, or an attempt at one, that has to be closed."""
-        return self._states[lane] not in (LaneState.ABSENT, LaneState.GONE)
+        return self[lane] not in (LaneState.ABSENT, LaneState.GONE)
+
+    def called(self, lane: Lane) -> str:
+        """How `lane` is named in a sentence for people."""
+        return f"{lane.name.lower()} lane" if len(self._states) > 1 else "connection"
 
     @property
-    def both_admitted(self) -> bool:
-        """True when neither lane is missing (LV-27)."""
+    def next(self) -> Lane | None:
+        """The lane to be dialled next."""
+        return next((lane for lane, state in self._states.items() if state is LaneState.ABSENT), None)
+
+    @property
+    def all_admitted(self) -> bool:
+        """True when no lane is missing (LV-27)."""
         return all(state is LaneState.ADMITTED for state in self._states.values())
 
     def closing(self, last_word: Lane | None) -> list[CloseLane]:

@@ -21,6 +21,7 @@ from typing import TypeAlias
 from attrs import frozen
 
 from zlinkpy.link.constants import CHECK_INTERVAL, PEER_DEADLINE
+from zlinkpy.link.grid import grid_after
 
 
 @frozen
@@ -99,7 +100,7 @@ class ProbeLiveness:
             return [Expired(deadline)]
         if now < self._next_probe:
             return []
-        self._next_probe = _grid_after(self._started, now)
+        self._next_probe = grid_after(self._started, now)
         if self._outstanding is None:
             self._outstanding = self._next_id()
         return [SendProbe(self._outstanding)]
@@ -111,11 +112,3 @@ class ProbeLiveness:
         self._outstanding = None
         self._deadline = now + PEER_DEADLINE
         return True
-
-
-def _grid_after(start: float, now: float) -> float:
-    """The first grid point strictly after `now`. Computed from `start` each time, so rounding errors cannot add up."""
-    step = int((now - start) / CHECK_INTERVAL)
-    while start + step * CHECK_INTERVAL <= now:
-        step += 1
-    return start + step * CHECK_INTERVAL

@@ -10,7 +10,6 @@ Texts name the store and the reason in our words, never the server's: its words 
 
 from __future__ import annotations
 
-import logging
 from typing import Final, Literal
 
 import redis
@@ -18,8 +17,9 @@ from redis import exceptions as server
 
 from zlinkpy.errors import ConfigurationError
 from zlinkpy.location.store import StoreCorruption, StoreFailure
+from zlinkpy.telemetry import get_logger
 
-logger = logging.getLogger("zlinkpy.location")
+logger = get_logger("zlinkpy.location")
 
 Stage = Literal["connect", "sent"]
 Operation = Literal["read", "write", "scan"]

@@ -10,7 +10,6 @@ thread of a dedicated handle.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, cast
@@ -22,8 +21,9 @@ from redis.connection import Connection
 from zlinkpy.location.redis_errors import Operation, Stage, classify, closed
 from zlinkpy.location.redis_scripts import Script
 from zlinkpy.location.redis_target import NodePools, Pool, RedisTarget, exchange
+from zlinkpy.telemetry import get_logger
 
-logger = logging.getLogger("zlinkpy.location")
+logger = get_logger("zlinkpy.location")
 
 Argument: TypeAlias = bytes | int | str
 _REDIRECTS = 3

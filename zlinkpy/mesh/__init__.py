@@ -1,13 +1,17 @@
-"""RouteMesh: peers, channels, selection, requests. `docs/mesh.md` shows how the parts fit together."""
+"""RouteMesh and ClientServer: peers, channels, selection, requests. `docs/mesh.md` shows how the parts fit together."""
 
 from __future__ import annotations
 
 from zlinkpy.mesh.calls import Calls
+from zlinkpy.mesh.client_server_client import ClientOptions, ClientServerClient
+from zlinkpy.mesh.client_server_server import ClientServerServer, ServerOptions
 from zlinkpy.mesh.connections import (
     CONNECTIONS_CHANNEL,
     ConnectionReport,
     ConnectionsAsked,
     NodeConnections,
+    ago,
+    channel_reports,
     mesh_reports,
 )
 from zlinkpy.mesh.core import MeshCore
@@ -21,6 +25,8 @@ from zlinkpy.mesh.identity import (
     check_prefix,
     plan_listener,
 )
+from zlinkpy.mesh.limits import DEFAULT_MAX_MESSAGE_BYTES, check_max_message_bytes
+from zlinkpy.mesh.observation import channel_status
 from zlinkpy.mesh.options import ANONYMOUS, MeshOptions
 from zlinkpy.mesh.peers import ListedNode
 from zlinkpy.mesh.request_table import RequestStatistics
@@ -28,6 +34,9 @@ from zlinkpy.mesh.route_mesh import RouteMesh
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT, check_weight
 from zlinkpy.mesh.status import (
     SNAPSHOT_PEER_LIMIT,
+    ChannelRole,
+    ChannelStatus,
+    ClientSnapshot,
     MeshSnapshot,
     MeshStatus,
     PeerPhase,
@@ -40,10 +49,17 @@ from zlinkpy.mesh.status import (
 __all__ = [
     "ANONYMOUS",
     "CONNECTIONS_CHANNEL",
+    "DEFAULT_MAX_MESSAGE_BYTES",
     "DEFAULT_WEIGHT",
     "FRAMEWORK_PREFIX",
     "SNAPSHOT_PEER_LIMIT",
     "Calls",
+    "ChannelRole",
+    "ChannelStatus",
+    "ClientOptions",
+    "ClientServerClient",
+    "ClientServerServer",
+    "ClientSnapshot",
     "ConnectionReport",
     "ConnectionsAsked",
     "HandlerTable",
@@ -60,9 +76,14 @@ __all__ = [
     "PeerStatus",
     "RequestStatistics",
     "RouteMesh",
+    "ServerOptions",
     "TopologyState",
+    "ago",
     "automatic_rid",
+    "channel_reports",
+    "channel_status",
     "check_fixed_rid",
+    "check_max_message_bytes",
     "check_peer_endpoint",
     "check_prefix",
     "check_weight",

@@ -17,12 +17,13 @@ import trio
 from zlinkpy.errors import (
     DeadlineExceededError,
     InvalidOperationError,
+    NotConfiguredError,
     NotFoundError,
     ShuttingDownError,
     UnavailableError,
     error_for_kind,
 )
-from zlinkpy.mesh.channels import Channel
+from zlinkpy.mesh.channels import SendPath
 from zlinkpy.mesh.core import MeshCore
 from zlinkpy.mesh.local import LocalTarget
 from zlinkpy.mesh.peer_link import PeerLink
@@ -41,6 +42,9 @@ R = TypeVar("R")
 # A task that sends in a tight loop gives way to others after so many sends that did not have to wait; a checkpoint per
 # send would cost more than the send (architecture.md §4).
 SENDS_PER_CHECKPOINT = 64
+
+# A call on a ClientServer channel waits this long for a connection that is being made, in seconds (LV [D6]).
+ADMISSION_WAIT = 1.0
 
 
 class Calls:
@@ -69,7 +73,10 @@ class Calls:
         flagged = validate_metadata(metadata) if metadata is not None else None
         await trio.lowlevel.checkpoint_if_cancelled()
         path = self._path(channel)
-        await self._send(path.select(), shape, channel, payload, flagged, metadata)
+        target = path.select()
+        if target is None:
+            target = await path.wait_for_target(ADMISSION_WAIT)
+        await self._send(target, shape, channel, payload, flagged, metadata)
 
     @overload
     async def request_to_channel(
@@ -97,10 +104,14 @@ class Calls:
         payload = shape.encode(request)
         flagged = validate_metadata(metadata) if metadata is not None else None
         path = self._path(channel)
-        ms = to_milliseconds(timeout) if timeout is not None else path.mesh.default_timeout_ms
+        ms = to_milliseconds(timeout) if timeout is not None else path.default_timeout_ms
         await trio.lowlevel.checkpoint_if_cancelled()
         target = path.select()
-        entry = self._core.requests.open(target, trio.current_time() + ms / 1000, shape.packet_name)
+        deadline = trio.current_time() + ms / 1000
+        if target is None:
+            target = await path.wait_for_target(min(ADMISSION_WAIT, ms / 1000))
+            ms = _milliseconds_left(deadline)
+        entry = self._core.requests.open(target, deadline, shape.packet_name)
         return await self._request(target, entry, shape, channel, ms, payload, flagged, metadata)
 
     # -- node direct ---------------------------------------------------------------------------------------------------
@@ -175,14 +186,19 @@ class Calls:
 
     # -- the shared stretch -------------------------------------------------------------------------------------------
 
-    def _path(self, channel: str) -> Channel:
+    def _path(self, channel: str) -> SendPath:
         if not self._core.accepting:
             raise self._closed()
         path = self._core.channels.get(channel)
         if path is None:
+            if channel in self._core.served_only:
+                raise NotConfiguredError(
+                    f"channel {channel!r} is a ClientServer channel that this process serves but does not use; add "
+                    f"host.use_client_server({channel!r})"
+                )
             raise NotFoundError(
-                f"channel {channel!r} is not registered in this process; add mesh.use_channel({channel!r}) "
-                f"or mesh.serve_channel({channel!r})"
+                f"channel {channel!r} is not registered in this process; add mesh.use_channel({channel!r}), "
+                f"mesh.serve_channel({channel!r}) or host.use_client_server({channel!r})"
             )
         return path
 
@@ -245,7 +261,7 @@ class Calls:
                 if not target.submit(frames):
 
                     def later() -> list[bytes]:
-                        left = max(1, math.ceil((entry.deadline - trio.current_time()) * 1000))
+                        left = _milliseconds_left(entry.deadline)
                         return shape.request_frames(channel, entry.corr, min(left, ms), payload, flagged)
 
                     await self._in_time(entry, target.submit_later(later))
@@ -268,6 +284,10 @@ class Calls:
             await submission
         if scope.cancelled_caught:
             raise DeadlineExceededError(f"{entry.label}: the target took no record within the time given")
+
+
+def _milliseconds_left(deadline: float) -> int:
+    return max(1, math.ceil((deadline - trio.current_time()) * 1000))
 
 
 def _snapshot(metadata: Mapping[str, str] | None) -> Mapping[str, str] | None:

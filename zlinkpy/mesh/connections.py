@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from attrs import field
 
 from zlinkpy.link import Failure
-from zlinkpy.mesh.status import MeshSnapshot, PeerSnapshot
+from zlinkpy.mesh.status import ChannelStatus, MeshSnapshot, PeerSnapshot
 from zlinkpy.messages import Request, message
 
 CONNECTIONS_CHANNEL = "zlink.connections"
@@ -25,7 +25,7 @@ class ConnectionReport:
     Attributes:
         kind: ``mesh``, ``client_server`` or ``fanout``.
         name: Of the mesh or channel.
-        peer: The other side's RID; None until it has said who it is.
+        peer: The other side's RID; None until it has said who it is, and for a ClientServer client, which has none.
         phase: ``configured``, ``connecting``, ``admitted``, ``ready``, ``reconnecting`` or ``not_required``.
         last_failure: Reason of the last failure, one of LV [D4]; None where nothing failed.
         failed_ago, heard_ago: Seconds since the last failure, since the last record of the peer.
@@ -74,6 +74,22 @@ def mesh_reports(snapshot: MeshSnapshot, now: float) -> Iterator[ConnectionRepor
         yield peer_report("mesh", snapshot.mesh_name, peer, now)
 
 
+def channel_reports(status: ChannelStatus, now: float) -> Iterator[ConnectionReport]:
+    """The reports of one ClientServer channel: its servers, and the clients of the own server."""
+    for peer in status.peers:
+        yield peer_report("client_server", status.channel_name, peer, now)
+    for client in status.clients:
+        yield ConnectionReport(
+            kind="client_server",
+            name=status.channel_name,
+            peer=None,
+            endpoint=None,
+            phase=client.phase.value,
+            heard_ago=ago(client.last_receive, now),
+            paused=client.paused,
+        )
+
+
 def peer_report(kind: str, name: str, peer: PeerSnapshot, now: float) -> ConnectionReport:
     """One peer's snapshot as a report; `now` is the clock the snapshot was taken on."""
     failure: Failure | None = peer.last_failure
@@ -88,12 +104,13 @@ def peer_report(kind: str, name: str, peer: PeerSnapshot, now: float) -> Connect
         dials=peer.dials,
         last_failure=failure.reason.value if failure is not None else None,
         failure_detail=failure.detail if failure is not None else None,
-        failed_ago=_ago(failure.at if failure is not None else None, now),
-        heard_ago=_ago(peer.last_receive, now),
+        failed_ago=ago(failure.at if failure is not None else None, now),
+        heard_ago=ago(peer.last_receive, now),
         paused=peer.paused,
         waiting=peer.waiting,
     )
 
 
-def _ago(at: float | None, now: float) -> float | None:
+def ago(at: float | None, now: float) -> float | None:
+    """Seconds from `at` to `now`, None for never."""
     return None if at is None else round(max(0.0, now - at), 3)

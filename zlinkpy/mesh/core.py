@@ -1,4 +1,5 @@
-"""What all meshes of one host share: the clock they wait on, the request table, the liveness owner, the job queue.
+"""What all meshes and ClientServer channels of one host share: the clock they wait on, the request table, the liveness
+owner, the job queue.
 
 There is one of each per host: two timers, two tables or two liveness owners could disagree (LV-05, LV-10).
 """
@@ -15,11 +16,13 @@ from zlinkpy.link import Action, LivenessOwner
 from zlinkpy.mesh.framework import FrameworkChannels
 from zlinkpy.mesh.request_table import RequestTable
 from zlinkpy.messages import Codecs, Shapes
+from zlinkpy.security import HostKeys
 from zlinkpy.telemetry import Telemetry
 from zlinkpy.wire import FlowState, RuntimeState
 
 if TYPE_CHECKING:
-    from zlinkpy.mesh.channels import Channel
+    from zlinkpy.mesh.channels import SendPath
+    from zlinkpy.mesh.holder import LinkHolder
     from zlinkpy.mesh.peer_link import PeerLink
     from zlinkpy.mesh.route_mesh import RouteMesh
 
@@ -49,7 +52,9 @@ class MeshCore:
         codecs: Codecs,
         permits: Permits,
         workers: Workers,
+        keys: HostKeys | None = None,
     ) -> None:
+        self.keys = keys
         self.entropy = entropy
         self.telemetry = telemetry
         self.codecs = codecs
@@ -62,7 +67,12 @@ class MeshCore:
         self.liveness: LivenessOwner[PeerLink, Action] = LivenessOwner()
         self.ingress = Ingress(permits, workers)
         self.meshes: dict[str, RouteMesh] = {}
-        self.channels: dict[str, Channel] = {}
+        self.holders: dict[LinkHolder, None] = {}
+        """Everything that owns connections, in the order of its start."""
+        self.channels: dict[str, SendPath] = {}
+        """One send path per channel name, whatever the topology (wire.md §9)."""
+        self.served_only: set[str] = set()
+        """ClientServer channels with a server here and no client: they cannot be called (wire.md §9)."""
         self.runtime_state = RuntimeState.PREPARING
         self.accepting = False
         """True while this host takes new calls of its own application."""
@@ -81,8 +91,8 @@ class MeshCore:
         return FlowState.PAUSED if self.permits.pressure is Pressure.PAUSED else FlowState.RUNNING
 
     def _pressure_changed(self, _pressure: Pressure) -> None:
-        for mesh in self.meshes.values():
-            mesh.flow_changed(self.flow)
+        for holder in self.holders:
+            holder.flow_changed(self.flow)
 
     def set_state(self, state: RuntimeState, *, accepting: bool, taking: bool) -> None:
         """Change the host's state and tell every peer at once (LV-123, LV-124)."""
@@ -90,8 +100,18 @@ class MeshCore:
         self.taking = taking
         if state is not self.runtime_state:
             self.runtime_state = state
-            for mesh in self.meshes.values():
-                mesh.content_changed()
+            for holder in self.holders:
+                holder.content_changed()
+
+    def add(self, holder: LinkHolder) -> None:
+        """Keep `holder` informed from now on."""
+        self.holders[holder] = None
+
+    def remove(self, holder: LinkHolder) -> None:
+        """`holder` has closed."""
+        self.holders.pop(holder, None)
+        if self.meshes.get(holder.name) is holder:
+            del self.meshes[holder.name]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the timer and the workers until cancelled."""

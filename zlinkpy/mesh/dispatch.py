@@ -8,7 +8,6 @@ that job alone. Local calls make the same jobs with another way back, so queue, 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +18,7 @@ from attrs import define, field
 from zlinkpy.errors import ConfigurationError, ErrorKind, ProtocolError, ZlinkError
 from zlinkpy.execution import is_failure
 from zlinkpy.messages import NO_METADATA, Codecs, Decoder, HandlerSpec, MessageContext, payload_decoder
-from zlinkpy.telemetry import catalogue
+from zlinkpy.telemetry import catalogue, get_logger
 from zlinkpy.wire import (
     ChannelRequest,
     ChannelSend,
@@ -33,9 +32,9 @@ from zlinkpy.wire import (
 )
 
 if TYPE_CHECKING:
-    from zlinkpy.mesh.route_mesh import RouteMesh
+    from zlinkpy.mesh.holder import LinkHolder
 
-log = logging.getLogger("zlinkpy.dispatch")
+log = get_logger("zlinkpy.dispatch")
 
 # What a handler's error becomes on the wire (wire.md §7). Kinds without a code of their own are internal failures.
 _FAILURE: Mapping[ErrorKind, tuple[TerminalResult, FailureCode]] = {
@@ -67,7 +66,9 @@ def failure_of(error: BaseException) -> tuple[TerminalResult, FailureCode]:
 class ReplyRoute(Protocol):
     """The way back to a requester."""
 
-    async def reply(self, frames: list[bytes], deadline: float | None) -> bool: ...
+    async def reply(self, frames: list[bytes], deadline: float | None) -> bool:
+        """Send the one reply. False: nobody is there to take it. Raises InternalFailureError for one that is larger
+        than the requester takes."""
 
 
 @define(eq=False)
@@ -158,7 +159,7 @@ class Job:
     __slots__ = ("command", "deadline", "handler", "mesh", "record", "refusal", "route", "source")
 
     def __init__(
-        self, mesh: RouteMesh, record: Record, source: str, route: ReplyRoute | None, deadline: float | None
+        self, mesh: LinkHolder, record: Record, source: str, route: ReplyRoute | None, deadline: float | None
     ) -> None:
         """`route` and `deadline` are None for one-way messages: nobody waits for an answer."""
         self.mesh = mesh
@@ -234,13 +235,13 @@ class Job:
                 result = await result
             if route is None:
                 return
-            frames = self._reply_frames(handler, result)
+            taken = await route.reply(self._reply_frames(handler, result), self.deadline)
         except BaseException as error:  # noqa: BLE001 - sorted in _failed
             self._failed(handler, error)
             if route is not None:
                 await self._answer(*failure_of(error))
             return
-        if not await route.reply(frames, self.deadline):
+        if not taken:
             log.info(
                 "the reply of %s was dropped: its requester is gone",
                 handler.label,
@@ -276,7 +277,7 @@ class Job:
         """What the handler may know about the message besides its value (SA-275)."""
         command = self.command
         return MessageContext(
-            mesh_name=self.mesh.name,
+            mesh_name=self.mesh.mesh_name,
             packet_name=command.payload.packet_name,
             channel_name=getattr(command, "channel_name", None),
             content_type=command.payload.content_type,
@@ -306,10 +307,22 @@ class Job:
         fields = self._fields(reason)
         if self.route is None:
             log.warning(
-                "dropped a one-way message for %s of mesh %s: %s", self.label, self.mesh.name, why, extra=fields
+                "dropped a one-way message for %s of %s %s: %s",
+                self.label,
+                self.mesh.kind,
+                self.mesh.name,
+                why,
+                extra=fields,
             )
         else:
-            log.info("refused a request for %s of mesh %s: %s", self.label, self.mesh.name, why, extra=fields)
+            log.info(
+                "refused a request for %s of %s %s: %s",
+                self.label,
+                self.mesh.kind,
+                self.mesh.name,
+                why,
+                extra=fields,
+            )
             await self._answer(result, code)
 
     async def _answer(self, result: TerminalResult, code: FailureCode) -> None:

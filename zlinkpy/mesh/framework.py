@@ -11,7 +11,6 @@ one would make two Object Clients require each other (LV-30).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,14 @@ from attrs import frozen
 from zlinkpy.errors import ProtocolError
 from zlinkpy.mesh.dispatch import failure_of
 from zlinkpy.messages import Codecs, Decoder, Request, packet_name_of, payload_decoder
+from zlinkpy.telemetry import get_logger
 from zlinkpy.wire import ChannelRequest, FailureCode, Record, Reply, TerminalResult, encode
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.peer_link import PeerLink
     from zlinkpy.messages import Shapes
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 FRAMEWORK_PREFIX = "zlink."
 """What the names of the framework's channels begin with."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Mapping
+
+from attrs import field, frozen
 
 from zlinkpy.mesh.identity import ListenPlan
 from zlinkpy.mesh.selection import DEFAULT_WEIGHT
@@ -21,10 +23,14 @@ class MeshOptions:
     listener: ListenPlan
     peers: tuple[str, ...] = ()
     """Manual peers: endpoints to dial."""
+    key_names: Mapping[str, str] = field(factory=dict)
+    """For hosts with keys: by manual endpoint, the name whose key on the allow-list is expected there."""
     discovers: bool = False
     """True when a Location Store shows the peers."""
     object_role: ObjectRole = ObjectRole.NONE
     placement_weight: int = DEFAULT_WEIGHT
+    max_message_bytes: int | None = None
+    """A larger frame drops its connection before it is allocated. None: no bound."""
     application_version: int = 0
     security_identity: str = ANONYMOUS
     default_request_timeout_ms: int = 30_000

@@ -10,11 +10,10 @@ came; a caller waits holding nothing, and only the first in line is woken (SA-24
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, ClassVar, Protocol, get_args
 
 import trio
 
@@ -34,12 +33,18 @@ from zlinkpy.link import (
     Ready,
     RemoteFlow,
     Send,
+    ServicePair,
     Updated,
 )
+from zlinkpy.mesh.remote import Remote, remote_of
+from zlinkpy.security import KeyRefusedError
+from zlinkpy.telemetry import get_logger
 from zlinkpy.transport import Connection, ConnectionClosed
 from zlinkpy.wire import (
+    Admission,
     ChannelRequest,
     ChannelSend,
+    Direction,
     FlowState,
     Lane,
     NodeRequest,
@@ -57,7 +62,7 @@ if TYPE_CHECKING:
     from zlinkpy.link import DialIntent
     from zlinkpy.mesh.request_table import RequestTable
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 # How long the final records of a connection that we close (the `close` record behind a backlog) may take to leave.
 CLOSE_LINGER = 1.0
@@ -70,7 +75,7 @@ _LINK = frozenset(get_args(LinkCommand))
 
 
 class LinkOwner(Protocol):
-    """What a PeerLink tells its mesh."""
+    """What a PeerLink tells its holder."""
 
     requests: RequestTable
 
@@ -95,6 +100,11 @@ class LaneSink:
 
     __slots__ = ("connection", "lane", "link", "mesh")
 
+    # What may arrive, as `decode` takes it.
+    topology: ClassVar[Topology] = Topology.ROUTE_MESH
+    direction: Direction | None = None
+    max_bytes: int | None = None
+
     def __init__(self, mesh: LinkOwner, link: PeerLink | None, lane: Lane) -> None:
         self.mesh = mesh
         self.link = link
@@ -112,7 +122,9 @@ class LaneSink:
             self.mesh.first_record(self, connection, frames)
             return
         try:
-            record = decode(frames, topology=Topology.ROUTE_MESH, lane=self.lane)
+            record = decode(
+                frames, topology=self.topology, lane=self.lane, direction=self.direction, max_bytes=self.max_bytes
+            )
         except ProtocolError as error:
             corr = addressee_of_malformed(frames[0]) if frames else None
             if corr is not None:
@@ -126,7 +138,7 @@ class LaneSink:
             if link.admitted:
                 self.mesh.requests.reply(link, command, record.parts)
                 if link.ended and not self.mesh.requests.awaits(link):
-                    link.perform(link.pair.answered(self.mesh.now()))
+                    link.answered()
             else:
                 link.violated(
                     self.lane, ProtocolError("reply on a connection that is not admitted", field="prefix.command")
@@ -152,27 +164,34 @@ class LaneSink:
             return
         link.lane_closed(self.lane)
         self.mesh.lane_closed(link)
-        link.perform(link.pair.lost(self.lane, cause, self.mesh.now()))
+        reason = FailureReason.SECURITY_MISMATCH if connection.security_failed else FailureReason.TRANSPORT_ERROR
+        link.perform(link.pair.lost(self.lane, cause, self.mesh.now(), reason))
 
 
 class PeerLink:
     """One attempt to be connected with one peer, from the first dial or `hello` to its end."""
 
-    def __init__(self, mesh: LinkOwner, pair: Pair, *, endpoint: str, dialler: bool) -> None:
+    def __init__(self, mesh: LinkOwner, pair: Pair | ServicePair, *, endpoint: str, dialler: bool) -> None:
         self.mesh = mesh
-        self.pair = pair
+        self.pair: Pair | ServicePair = pair
         self.endpoint = endpoint
         self.dialler = dialler
         self.lanes: dict[Lane, Connection] = {}
         self.intent: DialIntent | None = None
         """The intent that dialled, None on the accepting side."""
+        self.pair_id = b""
+        """Names the two lanes of a mesh's pair as one connection."""
         self.claim: RouteMeshAdmission | None = None
         """What the dialling peer said of itself before it was admitted (accepting side only)."""
         self.leads_home = False
         """True when the dialled endpoint turned out to be this node's own."""
         self.same_as: str | None = None
         """The RID of the node when a connection to another endpoint of it took this one's place."""
+        self.peer_key: str | None = None
+        """The CURVE key that every connection of this link has to prove; None without keys."""
         self.rid: str | None = None
+        self.remote: Remote | None = None
+        """What the peer last said about itself, once it was admitted."""
         self.admitted = False
         self.ended = False
         self.open_lanes = 0
@@ -186,6 +205,11 @@ class PeerLink:
 
     def __repr__(self) -> str:
         return f"<PeerLink {self.rid or self.endpoint} {self.pair.phase.value} waiting={len(self._waiting)}>"
+
+    @property
+    def title(self) -> str:
+        """What people call the other end."""
+        return f"peer {self.rid or self.endpoint}"
 
     # -- events in ---------------------------------------------------------------------------------------------------
 
@@ -205,6 +229,16 @@ class PeerLink:
             self._application = connection
         else:
             self._completion = connection
+
+    @property
+    def awaits_replies(self) -> bool:
+        """True while a peer that said `close` may still have replies under way. On one connection nothing can."""
+        return isinstance(self.pair, Pair) and self.pair.awaits_replies
+
+    def answered(self) -> None:
+        """No request waits for this peer any more."""
+        if isinstance(self.pair, Pair):
+            self.perform(self.pair.answered(self.mesh.now()))
 
     def violated(self, lane: Lane, error: ProtocolError) -> None:
         """The peer broke the wire format on `lane`: this peer's connection ends, no other is touched (LV [D7])."""
@@ -233,14 +267,15 @@ class PeerLink:
                         self._close_lane(lane, linger=linger)
                 case Admitted(remote=remote):
                     self.admitted = True
-                    self.rid = remote.node_rid
+                    self._heard(remote)
                     mesh.link_admitted(self)
                 case Ready():
                     mesh.link_ready(self)
                 case NotReady(failure=failure):
                     self._stop()
                     mesh.link_not_ready(self, failure)
-                case Updated():
+                case Updated(remote=remote):
+                    self._heard(remote)
                     mesh.link_updated(self)
                 case RemoteFlow(state=state):
                     self._paused = state is FlowState.PAUSED
@@ -252,12 +287,19 @@ class PeerLink:
                     mesh.link_ended(self, action)
         mesh.deadline_moved(self)
 
+    def _heard(self, admission: Admission) -> None:
+        self.remote = remote_of(admission)
+        if self.remote is not None:
+            self.rid = self.remote.rid
+
     def _dial(self, lane: Lane) -> None:
         try:
             connection = self.mesh.dial_lane(self, lane)
         except ConfigurationError as error:
             # What a descriptor says is not ours to trust: a failed attempt like any other.
-            self.perform(self.pair.lost(lane, error.message, self.mesh.now()))
+            refused = isinstance(error, KeyRefusedError)
+            reason = FailureReason.SECURITY_MISMATCH if refused else FailureReason.TRANSPORT_ERROR
+            self.perform(self.pair.lost(lane, error.message, self.mesh.now(), reason))
         else:
             self._connected(lane, connection)
 

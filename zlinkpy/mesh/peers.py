@@ -1,5 +1,5 @@
-"""The peers of one mesh node: who is wanted, who is connected, and which connection counts (LV §3, §11, wire.md §4,
-§9).
+"""The peers of one mesh node or client: who is wanted, who is connected, and which connection counts (LV §3, §11,
+wire.md §4, §9).
 
 A `Peer` is known by its RID (from discovery or from its `hello`) or, as long as it has not spoken, by the endpoint that
 was configured. It holds the wish to dial (if this side dials at all), the link in force and what was last learnt. The
@@ -9,20 +9,21 @@ performs nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from attrs import define, frozen
 
 from zlinkpy.link import DialIntent, Expectation, Failure, IntentState, PairPhase
+from zlinkpy.mesh.remote import Remote
 from zlinkpy.mesh.status import PeerPhase, PeerState
-from zlinkpy.wire import ObjectRole, RejectReason, RouteMeshAdmission, RuntimeState
+from zlinkpy.telemetry import get_logger
+from zlinkpy.wire import ObjectRole, RejectReason, RuntimeState
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.peer_link import PeerLink
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 # Peers that nobody configured or published and whose connection ended are remembered for diagnosis, so many at most: a
 # node that restarts under ever new RIDs must not fill the book.
@@ -31,7 +32,7 @@ REMEMBERED_STRANGERS = 64
 
 @frozen(kw_only=True)
 class ListedNode:
-    """What discovery says about one node: the part of its descriptor that a mesh needs."""
+    """What discovery says about one node or server: the part of its descriptor that is needed here."""
 
     rid: str
     endpoint: str
@@ -58,7 +59,7 @@ class Peer:
     intent: DialIntent | None = None
     link: PeerLink | None = None
     """The link in force: admitted, or the current attempt. A link that was replaced is no longer here."""
-    remote: RouteMeshAdmission | None = None
+    remote: Remote | None = None
     """What the peer last said about itself; kept after a loss, so that its channels stay known."""
     last_failure: Failure | None = None
     not_required: bool = False
@@ -70,14 +71,14 @@ class Peer:
     def channels(self) -> Mapping[str, int]:
         """The channels the peer is known to serve, with their weights."""
         if self.remote is not None:
-            return dict(self.remote.channels)
+            return self.remote.channels
         return self.listed.channels if self.listed is not None else {}
 
     @property
     def object_role(self) -> ObjectRole | None:
         """Its object role, as far as known."""
         if self.remote is not None:
-            return self.remote.ext.object_role
+            return self.remote.object_role
         return self.listed.object_role if self.listed is not None else None
 
     @property
@@ -113,7 +114,7 @@ class Peer:
             return PeerState.NOT_REQUIRED
         link = self.link
         if link is not None and link.is_ready:
-            serving = self.remote is None or self.remote.ext.runtime_state is RuntimeState.SERVING
+            serving = self.remote is None or self.remote.runtime_state is RuntimeState.SERVING
             return PeerState.READY if serving else PeerState.DRAINING
         if link is not None and link.pair.phase is PairPhase.ADMITTED:
             return PeerState.CONNECTING
@@ -121,7 +122,7 @@ class Peer:
 
 
 class PeerBook:
-    """Every peer of one mesh node. Iteration gives each peer once."""
+    """Every peer of one holder. Iteration gives each peer once."""
 
     def __init__(self, own_rid: str) -> None:
         self._own_rid = own_rid
@@ -214,9 +215,9 @@ class PeerBook:
 
     def attach(self, link: PeerLink) -> Peer:
         """`link` was admitted: it is the link in force of the node it turned out to lead to."""
-        remote = link.pair.remote
+        remote = link.remote
         assert remote is not None
-        rid = remote.node_rid
+        rid = remote.rid
         known = self._by_rid.get(rid)
         peer = self.peer_of(link)
         if peer is None:
@@ -262,37 +263,38 @@ class PeerBook:
 
     # -- duplicates ---------------------------------------------------------------------------------------------------
 
-    def judge(self, link: PeerLink, remote: RouteMeshAdmission) -> tuple[RejectReason | None, PeerLink | None]:
+    def judge(self, link: PeerLink, remote: Remote) -> tuple[RejectReason | None, PeerLink | None]:
         """May `link` with `remote` be admitted beside what is there? Returns (reject reason, link to replace).
 
         Of one RID and generation: from the same dialler the newer pair replaces the older; between two diallers the
         pair dialled by the smaller RID stays (wire.md §4). Another generation is another run, and the admission checks
         have already decided which one is current (LV-132, LV-149).
         """
-        peer = self._by_rid.get(remote.node_rid)
+        peer = self._by_rid.get(remote.rid)
         current = peer.link if peer is not None else None
         if current is None or current is link or current.ended or not current.admitted:
-            if not link.dialler and self._own_rid.encode() < remote.node_rid.encode() and self._is_dialling(remote):
+            if not link.dialler and self._own_rid.encode() < remote.rid.encode() and self._is_dialling(remote):
                 # Both dial at once and ours is the one that will stay.
                 return RejectReason.DUPLICATE_CONNECTION, None
             return None, None
-        same_run = current.pair.remote is not None and (
-            current.pair.remote.lifecycle_generation == remote.lifecycle_generation
-        )
+        if current.peer_key != link.peer_key:
+            # Both keys are listed, but only one of their owners can be this node: the one that is connected.
+            return RejectReason.SECURITY_IDENTITY_MISMATCH, None
+        same_run = current.remote is not None and current.remote.lifecycle_generation == remote.lifecycle_generation
         if same_run and current.dialler and link.dialler and current.intent is not link.intent:
             # Two configured endpoints of one node. Its side has replaced the older pair already; that one's endpoint
             # must not be dialled again while this pair lives, or the two would replace each other for ever.
-            current.same_as = remote.node_rid
+            current.same_as = remote.rid
             return None, current
         if not same_run or current.dialler == link.dialler:
             return None, current
-        dialler = self._own_rid if link.dialler else remote.node_rid
-        if dialler == min(self._own_rid, remote.node_rid, key=str.encode):
+        dialler = self._own_rid if link.dialler else remote.rid
+        if dialler == min(self._own_rid, remote.rid, key=str.encode):
             return None, current
         return RejectReason.DUPLICATE_CONNECTION, None
 
-    def _is_dialling(self, remote: RouteMeshAdmission) -> bool:
-        for peer in (self._by_rid.get(remote.node_rid), self._by_endpoint.get(remote.advertised_endpoint)):
+    def _is_dialling(self, remote: Remote) -> bool:
+        for peer in (self._by_rid.get(remote.rid), self._by_endpoint.get(remote.advertised_endpoint)):
             if peer is not None and peer.intent is not None and peer.intent.state is IntentState.DIALLING:
                 return True
         return False

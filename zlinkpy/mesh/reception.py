@@ -7,7 +7,6 @@ begin their life with a rejection.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -15,7 +14,7 @@ from attrs import frozen
 from zlinkpy.errors import ProtocolError
 from zlinkpy.link import DIAL_DEADLINE
 from zlinkpy.mesh.peer_link import CLOSE_LINGER, LaneSink
-from zlinkpy.telemetry import catalogue
+from zlinkpy.telemetry import catalogue, get_logger
 from zlinkpy.transport import Connection
 from zlinkpy.wire import (
     Close,
@@ -33,7 +32,7 @@ from zlinkpy.wire import (
 if TYPE_CHECKING:
     from zlinkpy.mesh.route_mesh import RouteMesh
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 
 @frozen(eq=False)
@@ -77,6 +76,9 @@ class Reception:
             link = mesh.pair_link(hello.pair_id or b"")
             if link is None or Lane.COMPLETION in link.lanes:
                 self._reject(connection, RejectReason.INVALID_DESCRIPTOR)
+            elif connection.peer_key != link.peer_key:
+                # Somebody else's lane for a pair whose id he learnt.
+                self._reject(connection, RejectReason.SECURITY_IDENTITY_MISMATCH)
             else:
                 link.adopt(sink, Lane.COMPLETION, connection)
                 link.perform(link.pair.receive(Lane.COMPLETION, hello, mesh.now()))

@@ -6,18 +6,18 @@ What passes by itself (a duplicate, a node that is starting or has just been res
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zlinkpy.errors import ProtocolError
-from zlinkpy.link import Ended
+from zlinkpy.link import Ended, FailureReason
+from zlinkpy.telemetry import get_logger
 from zlinkpy.wire import RejectReason
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.peer_link import PeerLink
 
-log = logging.getLogger("zlinkpy.mesh")
+log = get_logger("zlinkpy.mesh")
 
 # Refusals remembered: a stranger that invents ids may fill the log, but not the memory.
 REMEMBERED = 256
@@ -33,7 +33,8 @@ _ADVICE: Mapping[RejectReason, str] = {
     RejectReason.CAPABILITY_MISMATCH: "it does not know a part of the protocol that is required: upgrade it",
     RejectReason.INVALID_DESCRIPTOR: "the Location Store does not show it, or it advertises an endpoint nobody can "
     "dial: check that both use the same store, and its advertise_host",
-    RejectReason.CHANNEL_MISMATCH: "its channels are not the ones published for it: restart it",
+    RejectReason.CHANNEL_MISMATCH: "it has another channel than the one meant: give both the same channel name, or "
+    "remove the endpoint",
     RejectReason.RESOURCE_LIMIT: "the other side is at one of its limits",
 }
 
@@ -44,33 +45,45 @@ _FIRST_RECORD: Mapping[str, str] = {
 
 
 class Refusals:
-    """The refusals one mesh node has spoken of."""
+    """The refusals one holder has spoken of."""
 
-    def __init__(self, mesh_name: str) -> None:
-        self._mesh_name = mesh_name
-        self._said: set[tuple[str, RejectReason]] = set()
+    def __init__(self, where: str) -> None:
+        """`where` is how people know the holder: ``mesh play``."""
+        self._where = where
+        self._said: set[tuple[str, object]] = set()
 
     def tell(self, who: str, reason: RejectReason, detail: str) -> None:
         """`who` was refused, or refused us."""
         advice = _ADVICE.get(reason)
         if advice is None:
-            log.info("mesh %s: no connection with %s: %s", self._mesh_name, who, detail)
+            log.info("%s: no connection with %s: %s", self._where, who, detail)
             return
-        if (who, reason) in self._said:
-            return
+        if self._is_news(who, reason):
+            log.warning("%s: no connection with %s: %s; %s", self._where, who, detail, advice)
+
+    def _is_news(self, who: str, what: object) -> bool:
+        if (who, what) in self._said:
+            return False
         if len(self._said) >= REMEMBERED:
             self._said.clear()
-        self._said.add((who, reason))
-        log.warning("mesh %s: no connection with %s: %s; %s", self._mesh_name, who, detail, advice)
+        self._said.add((who, what))
+        return True
 
     def ended(self, link: PeerLink, ended: Ended) -> None:
         """An attempt is over; says something if either side refused."""
-        if ended.reject is None or ended.failure is None:
+        if ended.failure is None:
+            return
+        if ended.reject is None:
+            # Of keys the transport says by itself what is wrong and what to change.
+            if ended.failure.reason is FailureReason.SECURITY_MISMATCH and self._is_news(
+                link.endpoint, ended.failure.detail
+            ):
+                log.warning("%s: no connection with %s: %s", self._where, link.title, ended.failure.detail)
             return
         claim, who, detail = link.claim, link.endpoint, ended.failure.detail
         if claim is not None:
             who = f"node {claim.node_rid} at {who}"
-            if claim.mesh_name != self._mesh_name:
+            if ended.reject is RejectReason.TOPOLOGY_MISMATCH:
                 detail = f"{detail} (it names the mesh {claim.mesh_name!r})"
         self.tell(who, ended.reject, detail)
 
@@ -82,4 +95,4 @@ class Refusals:
     def tell_malformed(self, endpoint: str, error: ProtocolError) -> None:
         """A connection at the listener `endpoint` began with something else than a `hello`."""
         advice = _FIRST_RECORD.get(error.field, "the peer breaks the protocol: check its version")
-        log.warning("mesh %s: closing a connection at %s: %s; %s", self._mesh_name, endpoint, error, advice)
+        log.warning("%s: closing a connection at %s: %s; %s", self._where, endpoint, error, advice)

@@ -1,4 +1,5 @@
-"""Frozen copies of what a mesh knows: topology status for programs, diagnostics for people (OB-16, OB-22, LV-164..169).
+"""Frozen copies of what a mesh or channel knows: topology status for programs, diagnostics for people (OB-16, OB-22,
+LV-164..169).
 
 The topology status names states only; endpoints, identities of connections and times stand in the diagnostic snapshot,
 which is bounded (LV [D12]).
@@ -39,13 +40,21 @@ class PeerPhase(StrEnum):
 
 
 class TopologyState(StrEnum):
-    """The state of a whole mesh (OB-13)."""
+    """The state of a whole mesh or channel (OB-13)."""
 
     STARTING = "starting"
     READY = "ready"
     DEGRADED = "degraded"
     STOPPING = "stopping"
     STOPPED = "stopped"
+
+
+class ChannelRole(StrEnum):
+    """What a host is on a ClientServer channel (OB-13)."""
+
+    CLIENT = "client"
+    SERVER = "server"
+    CLIENT_AND_SERVER = "client_and_server"
 
 
 @frozen(kw_only=True)
@@ -82,6 +91,8 @@ class PeerSnapshot:
 
     node_rid: str | None
     endpoint: str | None
+    state: PeerState
+    """As a topology status shows it."""
     phase: PeerPhase
     last_failure: Failure | None
     last_receive: float | None
@@ -103,3 +114,46 @@ class MeshSnapshot:
     endpoint: str | None
     peers: tuple[PeerSnapshot, ...]
     omitted: int
+
+
+@frozen(kw_only=True)
+class ClientSnapshot:
+    """One client of a ClientServer server. It has no name; its connection has a number of ours."""
+
+    connection: int | None
+    phase: PeerPhase
+    last_receive: float | None
+    paused: bool
+    """True while the client told us to hold back; replies go nevertheless."""
+
+
+@frozen(kw_only=True)
+class ChannelStatus:
+    """A ClientServer channel at one instant, in the role or roles this host has (OB-13, OB-14, LV-164..169)."""
+
+    channel_name: str
+    role: ChannelRole
+    state: TopologyState
+    reason: str | None
+    is_ready: bool
+
+    # The client's part; empty for a server alone.
+    ready_targets: int
+    """Servers a call can choose from."""
+    waiting_calls: int
+    """Calls that wait for a connection that is being made."""
+    peers: tuple[PeerSnapshot, ...]
+    """The servers, configured and discovered ones; at most SNAPSHOT_PEER_LIMIT."""
+    omitted: int
+    """Servers left out of `peers`."""
+
+    # The server's part; None and empty for a client alone.
+    server_rid: str | None
+    endpoint: str | None
+    weight: int | None
+    ready_clients: int
+    clients: tuple[ClientSnapshot, ...]
+    """At most SNAPSHOT_PEER_LIMIT."""
+    clients_omitted: int
+    last_client_failure: Failure | None
+    """Why the client that was lost last was lost."""

@@ -50,6 +50,23 @@ class HandlerSpec:
     call: Callable[[Any, MessageContext | None], Any] = field(repr=False, eq=False)
 
     @classmethod
+    def raw(cls, function: Callable[..., Any]) -> HandlerSpec:
+        """The spec of a handler of raw messages, whatever their packet; otherwise as `inspect`."""
+        message_parameter, rest = _parameters(function)
+        context = _context_parameter(function, rest, _resolved_hints(function))
+        return cls(
+            function=function,
+            kind="send",
+            packet_name="",
+            message_type=object,
+            reply_type=None,
+            wants_context=context is not None,
+            is_async=_is_async(function),
+            label=label_of(function),
+            call=_caller(function, message_parameter, context),
+        )
+
+    @classmethod
     def inspect(cls, function: Callable[..., Any], kind: HandlerKind) -> HandlerSpec:
         """Read a handler's signature; call it at host start, when every name it uses exists.
 

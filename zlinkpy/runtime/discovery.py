@@ -1,13 +1,12 @@
 """One service's side of the Location Store: its descriptor out, the others' descriptors in (LO §8, §10).
 
 `ServiceLocation` has the two halves, each of which may be left out: a ClientServer server and a fanout publisher only
-publish, their clients and subscribers only discover, a mesh node does both. `MeshLocation` is the only place that
-translates between `location` and `mesh`, which do not know each other.
+publish, their clients and subscribers only discover, a mesh node does both. `MeshLocation`, `server_location` and
+`client_location` are the only places that translate between `location` and `mesh`, which do not know each other.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,9 +15,12 @@ from typing import Generic, TypeVar
 import trio
 
 from zlinkpy.errors import ZlinkError
+from zlinkpy.fanout import FanoutPublisher, FanoutSubscriber, ListedPublisher
 from zlinkpy.location import (
+    ClientServerDescriptor,
     Descriptor,
     DescriptorPublisher,
+    FanoutDescriptor,
     Interest,
     LocationOptions,
     LocationStore,
@@ -29,10 +31,14 @@ from zlinkpy.location import (
     Snapshot,
     StoreHealth,
     nodes_around,
+    publishers_of,
+    servers_of,
 )
-from zlinkpy.mesh import ListedNode, RouteMesh
+from zlinkpy.mesh import ANONYMOUS, ClientServerClient, ClientServerServer, ListedNode, RouteMesh
+from zlinkpy.telemetry import get_logger
+from zlinkpy.wire import ObjectRole
 
-log = logging.getLogger("zlinkpy.runtime")
+log = get_logger("zlinkpy.runtime")
 
 D = TypeVar("D", bound=Descriptor)
 
@@ -165,6 +171,11 @@ class MeshLocation(ServiceLocation[MeshNodeDescriptor]):
         )
         self._mesh = mesh
 
+    @property
+    def mesh_name(self) -> str:
+        """The mesh it is about."""
+        return self._mesh.name
+
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         mesh = self._mesh
@@ -176,6 +187,57 @@ class MeshLocation(ServiceLocation[MeshNodeDescriptor]):
             finally:
                 mesh.refresh_discovery = None
                 mesh.on_content = None
+
+
+def server_location(
+    server: ClientServerServer, store: LocationStore, lease: OwnerLease, options: LocationOptions, health: StoreHealth
+) -> ServiceLocation[ClientServerDescriptor]:
+    """Publishes one ClientServer server that has started."""
+    location: ServiceLocation[ClientServerDescriptor] = ServiceLocation(
+        store, lease, options, health, publish=partial(_server_descriptor, server)
+    )
+    # Nothing to undo: once its block has ended a location publishes no more.
+    server.on_content = lambda _server: location.changed()
+    return location
+
+
+def client_location(
+    client: ClientServerClient, store: LocationStore, lease: OwnerLease, options: LocationOptions, health: StoreHealth
+) -> ServiceLocation[ClientServerDescriptor]:
+    """Shows the servers of its channel to one ClientServer client that has started."""
+    return ServiceLocation(
+        store,
+        lease,
+        options,
+        health,
+        discover=servers_of(client.name),
+        on_snapshot=partial(_apply_servers, client),
+    )
+
+
+def publisher_location(
+    publisher: FanoutPublisher, store: LocationStore, lease: OwnerLease, options: LocationOptions, health: StoreHealth
+) -> ServiceLocation[FanoutDescriptor]:
+    """Publishes one fanout publisher that has started."""
+    location: ServiceLocation[FanoutDescriptor] = ServiceLocation(
+        store, lease, options, health, publish=partial(_publisher_descriptor, publisher)
+    )
+    publisher.on_content = location.changed
+    return location
+
+
+def subscriber_location(
+    subscriber: FanoutSubscriber, store: LocationStore, lease: OwnerLease, options: LocationOptions, health: StoreHealth
+) -> ServiceLocation[FanoutDescriptor]:
+    """Shows the publishers of its channel to one subscriber without endpoints of its own."""
+    return ServiceLocation(
+        store,
+        lease,
+        options,
+        health,
+        discover=publishers_of(subscriber.channel),
+        on_snapshot=partial(_apply_publishers, subscriber),
+    )
 
 
 def _descriptor(mesh: RouteMesh) -> MeshNodeDescriptor:
@@ -213,4 +275,67 @@ def _listed(descriptor: MeshNodeDescriptor) -> ListedNode:
         object_role=descriptor.object_role,
         channels=descriptor.channel_weights,
         runtime_state=descriptor.state,
+    )
+
+
+def _server_descriptor(server: ClientServerServer) -> ClientServerDescriptor:
+    admission = server.admission()
+    return ClientServerDescriptor(
+        channel_name=admission.channel_name,
+        rid=admission.server_rid,
+        lifecycle_generation=admission.lifecycle_generation,
+        endpoint=admission.advertised_endpoint,
+        security_identity=admission.security_identity,
+        state=admission.runtime_state,
+        weight=admission.weight,
+    )
+
+
+def _apply_servers(client: ClientServerClient, snapshot: Snapshot[ClientServerDescriptor]) -> None:
+    if not snapshot.complete:
+        return
+    client.first_dials = snapshot.first_dials
+    shown = [candidate.descriptor for candidate in snapshot.candidates]
+    client.apply_list({descriptor.rid: _listed_server(descriptor) for descriptor in shown})
+
+
+def _listed_server(descriptor: ClientServerDescriptor) -> ListedNode:
+    return ListedNode(
+        rid=descriptor.rid,
+        endpoint=descriptor.endpoint,
+        security_identity=descriptor.security_identity,
+        lifecycle_generation=descriptor.lifecycle_generation,
+        object_role=ObjectRole.NONE,
+        channels={descriptor.channel_name: descriptor.weight},
+        runtime_state=descriptor.state,
+    )
+
+
+def _publisher_descriptor(publisher: FanoutPublisher) -> FanoutDescriptor:
+    assert publisher.endpoint is not None
+    return FanoutDescriptor(
+        channel_name=publisher.channel,
+        rid=publisher.rid,
+        lifecycle_generation=publisher.generation,
+        endpoint=publisher.endpoint,
+        security_identity=publisher.security_identity,
+        state=publisher.runtime_state,
+    )
+
+
+def _apply_publishers(subscriber: FanoutSubscriber, snapshot: Snapshot[FanoutDescriptor]) -> None:
+    if not snapshot.complete:
+        return
+    subscriber.first_dials = snapshot.first_dials
+    subscriber.apply_list(
+        {
+            descriptor.rid: ListedPublisher(
+                rid=descriptor.rid,
+                endpoint=descriptor.endpoint,
+                lifecycle_generation=descriptor.lifecycle_generation,
+                security_identity=None if descriptor.security_identity == ANONYMOUS else descriptor.security_identity,
+                takes_subscribers=descriptor.takes_connections,
+            )
+            for descriptor in (candidate.descriptor for candidate in snapshot.candidates)
+        }
     )

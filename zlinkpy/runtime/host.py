@@ -8,8 +8,7 @@ LV-157).
 from __future__ import annotations
 
 import inspect
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -30,18 +29,35 @@ from zlinkpy.location import (
     StoreHealth,
     open_store,
 )
-from zlinkpy.mesh import DEFAULT_WEIGHT, MeshCore
-from zlinkpy.messages import Codecs
-from zlinkpy.runtime.discovery import MeshLocation
+from zlinkpy.mesh import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_WEIGHT, MeshCore
+from zlinkpy.messages import Codecs, HandlerSpec
+from zlinkpy.runtime.channel_plan import ChannelPlans, plan_channels
+from zlinkpy.runtime.channel_registration import ServedChannel, UsedChannel, serve_channel, use_channel
+from zlinkpy.runtime.discovery import (
+    MeshLocation,
+    ServiceLocation,
+    client_location,
+    publisher_location,
+    server_location,
+    subscriber_location,
+)
+from zlinkpy.runtime.fanout_plan import FanoutPlans, plan_fanout
+from zlinkpy.runtime.fanout_registration import (
+    PublishedChannel,
+    SubscribedChannel,
+    publish_channel,
+    subscribe_channel,
+)
 from zlinkpy.runtime.plan import HostOptions, MeshPlan, plan_meshes
 from zlinkpy.runtime.registration import DEFAULT_LISTEN, Mesh, check_timeout, make_mesh
 from zlinkpy.runtime.running import Runtime
+from zlinkpy.runtime.security import HostSecurity, SecurityOptions
 from zlinkpy.runtime.settings import Settings
 from zlinkpy.runtime.watchdog import LoopWatchdog
-from zlinkpy.telemetry import NullTelemetry, Telemetry
+from zlinkpy.telemetry import Telemetry, fenced, get_logger
 from zlinkpy.transport import Transport, ZmqTransport
 
-log = logging.getLogger("zlinkpy.runtime")
+log = get_logger("zlinkpy.runtime")
 
 # When the body of `async with host.run()` raises or is cancelled, accepted work gets this long and no longer.
 ABORT_DEADLINE = 2.0
@@ -59,7 +75,8 @@ class Host:
         shutdown_deadline: seconds that accepted work gets when `run()` is left in order.
         job_queue: size and pressure marks of the Application Job Queue.
         location: times of lease and discovery.
-        telemetry: where numbers go; nothing by default.
+        security: its keys and who may be connected with it; without any it listens on loopback addresses only.
+        telemetry: where numbers go; nothing by default. One that fails is logged and changes no call (SA-284).
         entropy: source of ids and jitter; the operating system's by default.
         transport: builds the transport; ZeroMQ by default. Simulations give the in-memory twin.
         watchdog: False switches the loop watchdog off, for clocks that do not follow real time.
@@ -78,6 +95,7 @@ class Host:
         shutdown_deadline: float = 30.0,
         job_queue: JobQueueOptions | None = None,
         location: LocationOptions | None = None,
+        security: SecurityOptions | None = None,
         telemetry: Telemetry | None = None,
         entropy: Entropy | None = None,
         transport: Callable[[Entropy], Any] | None = None,
@@ -92,13 +110,27 @@ class Host:
             job_queue=job_queue or JobQueueOptions(),
             location=location or LocationOptions(),
         )
-        self._telemetry = telemetry or NullTelemetry()
+        self._security = security or SecurityOptions()
+        self._telemetry = fenced(telemetry)
         self._entropy = entropy or SystemEntropy()
         self._transport = transport or (lambda entropy: ZmqTransport(entropy=entropy))
         self._watchdog = watchdog
         self._lease_driver = lease_driver
         self._meshes: dict[str, Mesh] = {}
+        self._served: dict[str, ServedChannel] = {}
+        self._used: dict[str, UsedChannel] = {}
+        self._published: dict[str, PublishedChannel] = {}
+        self._subscribed: dict[str, SubscribedChannel] = {}
         self._started = False
+        self._runtime: Runtime | None = None
+
+    @property
+    def runtime(self) -> Runtime:
+        """What `run()` gave, for handlers that call others. Raises InvalidOperationError while the host does not
+        run."""
+        if self._runtime is None:
+            raise InvalidOperationError("the host is not running")
+        return self._runtime
 
     def mesh(
         self,
@@ -111,6 +143,7 @@ class Host:
         peers: Sequence[str] = (),
         default_request_timeout: float | None = None,
         placement_weight: int = DEFAULT_WEIGHT,
+        max_message_bytes: int = 0,
     ) -> Mesh:
         """Become a member of the mesh `name`; returns the registration to add channels and handlers to.
 
@@ -119,14 +152,16 @@ class Host:
             advertise_host: what others connect to; required when `listen` names every interface.
             rid_prefix: prefix of the automatic node id ``<prefix>-<uuid4>``.
             rid: a fixed node id; manual topology only.
-            peers: endpoints of peers to dial, for manual topology.
+            peers: endpoints of peers to dial, for manual topology; with keys, ``NAME@tcp://HOST:PORT``, NAME being the
+                peer's on the allow-list.
             default_request_timeout: seconds, overrides the host's.
             placement_weight: share of new objects, 0..10000.
+            max_message_bytes: a larger frame drops the connection it comes on, before it is allocated; the peer is not
+                told why. 0: no bound, as the wire has none for a mesh (wire.md §5).
 
         Raises ConfigurationError for a name registered twice or arguments that cannot work.
         """
-        if self._started:
-            raise InvalidOperationError("the host has started; meshes are fixed")
+        self._open("meshes")
         if name in self._meshes:
             raise ConfigurationError(f"mesh {name!r} is registered twice")
         mesh = make_mesh(
@@ -139,9 +174,133 @@ class Host:
             peers=peers,
             default_request_timeout=default_request_timeout,
             placement_weight=placement_weight,
+            max_message_bytes=max_message_bytes,
         )
         self._meshes[name] = mesh
         return mesh
+
+    def serve_client_server(
+        self,
+        name: str,
+        *,
+        listen: str = DEFAULT_LISTEN,
+        advertise_host: str | None = None,
+        weight: int = DEFAULT_WEIGHT,
+        rid_prefix: str | None = None,
+        rid: str | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> ServedChannel:
+        """Be a server of the ClientServer channel `name`; returns the registration to add handlers to.
+
+        Args:
+            listen: ``tcp://HOST:PORT`` to bind, a listener of its own; port 0 takes a free one.
+            advertise_host: what clients connect to; required when `listen` names every interface.
+            weight: share of the channel's messages, 0..10000 (0: a server that is never selected).
+            rid_prefix: prefix of the automatic server id ``<prefix>-<uuid4>``.
+            rid: a fixed server id; manual topology only.
+            max_message_bytes: the largest record that is taken or sent, over all its frames; 0 for no cap.
+
+        Raises ConfigurationError for a channel served twice or arguments that cannot work. The same process may use the
+        channel, too; it then reaches this server through the socket, like any other.
+        """
+        self._open("channels")
+        if name in self._served:
+            raise ConfigurationError(f"ClientServer channel {name!r} is served twice")
+        self._served[name] = channel = serve_channel(
+            name,
+            lambda: self._started,
+            listen=listen,
+            advertise_host=advertise_host,
+            weight=weight,
+            rid_prefix=rid_prefix,
+            rid=rid,
+            max_message_bytes=max_message_bytes,
+        )
+        return channel
+
+    def use_client_server(
+        self,
+        name: str,
+        *,
+        servers: Sequence[str] = (),
+        default_request_timeout: float | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Be able to call the ClientServer channel `name`: this host connects to all its servers.
+
+        Args:
+            servers: endpoints of servers to dial, besides those the Location Store shows; without a store there has to
+                be one.
+            default_request_timeout: seconds, overrides the host's.
+            max_message_bytes: the largest record that is sent or taken, over all its frames; 0 for no cap. What is sent
+                is also held to the server's own limit.
+
+        Raises ConfigurationError for a channel used twice or arguments that cannot work.
+        """
+        self._open("channels")
+        if name in self._used:
+            raise ConfigurationError(f"ClientServer channel {name!r} is used twice")
+        self._used[name] = use_channel(
+            name,
+            servers=servers,
+            default_request_timeout=default_request_timeout,
+            max_message_bytes=max_message_bytes,
+        )
+
+    def fanout_publisher(
+        self,
+        name: str,
+        *,
+        listen: str = DEFAULT_LISTEN,
+        advertise_host: str | None = None,
+        rid_prefix: str | None = None,
+        rid: str | None = None,
+    ) -> None:
+        """Be a publisher of the fanout channel `name`, for `Runtime.publish`.
+
+        Args:
+            listen: ``tcp://HOST:PORT`` to bind, a socket of its own; port 0 takes a free one.
+            advertise_host: what subscribers connect to; required when `listen` names every interface.
+            rid_prefix: prefix of the automatic publisher id ``<prefix>-<uuid4>``.
+            rid: a fixed publisher id; manual topology only.
+
+        Raises ConfigurationError for a channel published twice or arguments that cannot work.
+        """
+        self._open("channels")
+        if name in self._published:
+            raise ConfigurationError(f"fanout channel {name!r} is published twice")
+        self._published[name] = publish_channel(
+            name, listen=listen, advertise_host=advertise_host, rid_prefix=rid_prefix, rid=rid
+        )
+
+    def fanout_subscriber(self, name: str, *, publishers: Sequence[str] = ()) -> SubscribedChannel:
+        """Hear the publishers of the fanout channel `name`; returns the registration to add handlers to.
+
+        Args:
+            publishers: their endpoints, with keys as ``NAME@tcp://HOST:PORT``, where NAME is on the allow-list. Empty:
+                those the Location Store shows, which has to be there then.
+
+        Raises ConfigurationError for a channel subscribed to twice or arguments that cannot work.
+        """
+        self._open("channels")
+        if name in self._subscribed:
+            raise ConfigurationError(f"fanout channel {name!r} is subscribed to twice")
+        self._subscribed[name] = channel = subscribe_channel(name, lambda: self._started, publishers=publishers)
+        return channel
+
+    def _open(self, what: str) -> None:
+        if self._started:
+            raise InvalidOperationError(f"the host has started; {what} are fixed")
+
+    @property
+    def client_servers(self) -> tuple[str, ...]:
+        """The names of the registered ClientServer channels, in whatever role."""
+        return tuple(dict.fromkeys((*self._served, *self._used)))
+
+    @property
+    def fanouts(self) -> tuple[str, ...]:
+        """The names of the registered fanout channels, in whatever role."""
+        return tuple(dict.fromkeys((*self._published, *self._subscribed)))
 
     @property
     def meshes(self) -> tuple[str, ...]:
@@ -171,6 +330,27 @@ class Host:
         plans = plan_meshes(
             self._meshes, settings.mesh if settings else {}, options, codecs=codecs, entropy=self._entropy
         )
+        on_meshes = {channel: mesh.name for mesh in self._meshes.values() for channel in mesh.channels}
+        channels = plan_channels(
+            self._served,
+            self._used,
+            settings.client_server if settings else {},
+            options,
+            on_meshes=on_meshes,
+            codecs=codecs,
+            entropy=self._entropy,
+        )
+        fanout = plan_fanout(
+            self._published,
+            self._subscribed,
+            settings.fanout if settings else {},
+            options,
+            elsewhere={channel: f"on the mesh {mesh!r}" for channel, mesh in on_meshes.items()}
+            | dict.fromkeys(self.client_servers, "as a ClientServer channel"),
+            codecs=codecs,
+            telemetry=self._telemetry,
+            entropy=self._entropy,
+        )
         permits = Permits(options.job_queue)
         self._started = True
         core = MeshCore(
@@ -179,10 +359,11 @@ class Host:
             codecs=codecs,
             permits=permits,
             workers=Workers(permits),
+            keys=options.security.keys,
         )
         body: BaseException | None = None
         try:
-            async with self._running(options, plans, core, require_store=require_store) as rt:
+            async with self._running(options, plans, channels, fanout, core, require_store=require_store) as rt:
                 try:
                     yield rt
                 except BaseException as error:
@@ -197,6 +378,8 @@ class Host:
 
     def _options(self, settings: Settings | None) -> HostOptions:
         options = self._base
+        security = self._security if settings is None else settings.security.over(self._security)
+        options = evolve(options, security=HostSecurity(keys=security.load(), insecure=security.insecure))
         if settings is not None:
             given = {
                 name: value
@@ -220,7 +403,14 @@ class Host:
 
     @asynccontextmanager
     async def _running(
-        self, options: HostOptions, plans: tuple[MeshPlan, ...], core: MeshCore, *, require_store: bool
+        self,
+        options: HostOptions,
+        plans: tuple[MeshPlan, ...],
+        channels: ChannelPlans,
+        fanout: FanoutPlans,
+        core: MeshCore,
+        *,
+        require_store: bool,
     ) -> AsyncIterator[Runtime]:
         health = StoreHealth(options.location.store_failure_grace)
         async with AsyncExitStack() as stack:
@@ -245,7 +435,10 @@ class Host:
                         label,
                         options.location.owner_lease_renew_interval,
                     )
-            transport: Transport = await stack.enter_async_context(self._transport(self._entropy))
+            made = self._transport(self._entropy)
+            if options.security.keys is not None:
+                made.secure(options.security.keys)
+            transport: Transport = await stack.enter_async_context(made)
             nursery = await stack.enter_async_context(trio.open_nursery())
             # Undone in reverse: the timer and the workers run until everything that was started on top of them has
             # ended.
@@ -253,30 +446,33 @@ class Host:
             watchdog: LoopWatchdog | None = None
             if self._watchdog:
                 watchdog = LoopWatchdog(telemetry=self._telemetry)
-                for plan in plans:
-                    for handler in plan.handlers:
-                        code = getattr(inspect.unwrap(handler.spec.function), "__code__", None)
-                        if code is not None:
-                            watchdog.register(code, handler.label)
+                for spec in _specs(plans, channels, fanout):
+                    code = getattr(inspect.unwrap(spec.function), "__code__", None)
+                    if code is not None:
+                        watchdog.register(code, spec.label)
                 await nursery.start(watchdog.run)
-            rt = Runtime(core, options, lease=lease, health=health, watchdog=watchdog)
+            rt = self._runtime = Runtime(core, options, lease=lease, health=health, watchdog=watchdog)
+            stack.callback(self._ended)
             if lease is not None:
                 lease.on_change(partial(_watch_lease, rt, lease))
+            if transport.receive_stage is not None:
+                core.workers.lead(transport.receive_stage)
             # Shielded: when the body is cancelled, accepted work still gets ABORT_DEADLINE, and needs its workers.
             core_scope = trio.CancelScope(shield=True)
             stack.callback(core_scope.cancel)
             await nursery.start(_run_shielded, core, core_scope)
+
+            async def locate(make: Callable[..., ServiceLocation[Any]], holder: object) -> None:
+                if lease is not None and store is not None:
+                    location = make(holder, store, lease, options.location, health)
+                    location.on_failure(rt.fail)
+                    rt.add_location(await stack.enter_async_context(location))
+
             try:
-                for plan in plans:
-                    mesh = rt.add_mesh(plan)
-                    await mesh.start(transport)
-                    if lease is not None and store is not None:
-                        around = MeshLocation(mesh, store, lease, options.location, health)
-                        around.on_failure(rt.fail)
-                        rt.locations[plan.options.name] = await stack.enter_async_context(around)
+                await self._start(rt, plans, channels, fanout, transport, locate)
                 rt.serve()
-                for location in rt.locations.values():
-                    await location.publish()
+                for each in rt.all_locations():
+                    await each.publish()
                 yield rt
             except BaseException:
                 with trio.CancelScope(shield=True):
@@ -284,6 +480,49 @@ class Host:
                 raise
             with trio.CancelScope(shield=True):
                 await rt.shutdown()
+
+    def _ended(self) -> None:
+        self._runtime = None
+
+    async def _start(
+        self,
+        rt: Runtime,
+        plans: tuple[MeshPlan, ...],
+        channels: ChannelPlans,
+        fanout: FanoutPlans,
+        transport: Transport,
+        locate: Callable[[Callable[..., ServiceLocation[Any]], object], Awaitable[None]],
+    ) -> None:
+        """Bind and dial everything; `locate` connects one started part with the store, where there is one."""
+        for plan in plans:
+            mesh = rt.add_mesh(plan)
+            await mesh.start(transport)
+            await locate(MeshLocation, mesh)
+        for server_plan in channels.servers:
+            server = rt.add_server(server_plan)
+            await server.start(transport)
+            await locate(server_location, server)
+        for client_options in channels.clients:
+            client = rt.add_client(client_options)
+            client.start(transport)
+            await locate(client_location, client)
+        for publisher_options in fanout.publishers:
+            publisher = rt.fanout.add_publisher(publisher_options)
+            await publisher.start(transport)
+            await locate(publisher_location, publisher)
+        for subscriber_plan in fanout.subscribers:
+            subscriber = rt.fanout.add_subscriber(subscriber_plan)
+            subscriber.start(transport)
+            if not subscriber_plan.publishers:
+                await locate(subscriber_location, subscriber)
+
+
+def _specs(plans: tuple[MeshPlan, ...], channels: ChannelPlans, fanout: FanoutPlans) -> Iterator[HandlerSpec]:
+    """Every registered handler."""
+    for table in (*(plan.handlers for plan in plans), *(plan.handlers for plan in channels.servers)):
+        yield from (handler.spec for handler in table)
+    for subscriber in fanout.subscribers:
+        yield from (handler.spec for handler in subscriber.handlers)
 
 
 async def _run_shielded(

@@ -14,6 +14,7 @@ from attrs import define, field
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
 from zlinkpy.mesh import DEFAULT_WEIGHT, FRAMEWORK_PREFIX, check_fixed_rid, check_prefix, check_weight, plan_listener
 from zlinkpy.messages import HandlerKind, check_handler, to_milliseconds
+from zlinkpy.runtime.setting_values import MESSAGE_CAP
 from zlinkpy.wire import ObjectRole
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,6 +35,26 @@ def check_name(name: str, what: str) -> str:
     if not 1 <= size <= NAME_BYTES or "\0" in name:
         raise ConfigurationError(f"{what} {name!r} must be 1 to {NAME_BYTES} bytes of UTF-8 without NUL")
     return name
+
+
+def check_channel_name(name: str) -> str:
+    """A channel name an application may have: not one of the framework's."""
+    check_name(name, "channel name")
+    if name.startswith(FRAMEWORK_PREFIX):
+        raise ConfigurationError(
+            f"channel {name!r}: names that start with {FRAMEWORK_PREFIX!r} belong to the framework"
+        )
+    return name
+
+
+def check_two_ids(rid: str | None, rid_prefix: str | None, where: str) -> None:
+    """A fixed routing id or a prefix for automatic ones; each well formed, and not both."""
+    if rid_prefix is not None:
+        check_prefix(rid_prefix, f"{where}.rid_prefix")
+    if rid is not None:
+        check_fixed_rid(rid, f"{where}.rid")
+        if rid_prefix is not None:
+            raise ConfigurationError(f"{where}: rid and rid_prefix exclude each other; a fixed rid has no prefix")
 
 
 @define(eq=False)
@@ -66,6 +87,7 @@ class Mesh:
     peers: tuple[str, ...]
     default_request_timeout: float | None
     placement_weight: int
+    max_message_bytes: int
     _frozen: Callable[[], bool]
     object_role: ObjectRole = ObjectRole.NONE
     channels: dict[str, ChannelRegistration] = field(factory=dict)
@@ -124,11 +146,7 @@ class Mesh:
 
     def _register(self, name: str, *, serves: bool, weight: int) -> None:
         self._open()
-        check_name(name, "channel name")
-        if name.startswith(FRAMEWORK_PREFIX):
-            raise ConfigurationError(
-                f"channel {name!r}: names that start with {FRAMEWORK_PREFIX!r} belong to the framework"
-            )
+        check_channel_name(name)
         if name in self.channels:
             raise ConfigurationError(
                 f"{self.where}: channel {name!r} is registered twice; serving a channel includes calling it"
@@ -166,16 +184,12 @@ def make_mesh(
     peers: Sequence[str],
     default_request_timeout: float | None,
     placement_weight: int,
+    max_message_bytes: int,
 ) -> Mesh:
     """Check one mesh's own arguments and build its registration."""
     where = f"mesh.{check_name(name, 'mesh name')}"
     plan_listener(listen, advertise_host, where)
-    if rid_prefix is not None:
-        check_prefix(rid_prefix, f"{where}.rid_prefix")
-    if rid is not None:
-        check_fixed_rid(rid, f"{where}.rid")
-        if rid_prefix is not None:
-            raise ConfigurationError(f"{where}: rid and rid_prefix exclude each other; a fixed rid has no prefix")
+    check_two_ids(rid, rid_prefix, where)
     if default_request_timeout is not None:
         check_timeout(default_request_timeout, f"{where}.default_request_timeout")
     check_weight(placement_weight, f"{where}.placement_weight")
@@ -188,8 +202,17 @@ def make_mesh(
         peers=tuple(peers),
         default_request_timeout=default_request_timeout,
         placement_weight=placement_weight,
+        max_message_bytes=check_message_cap(max_message_bytes, f"{where}.max_message_bytes"),
         frozen=frozen,
     )
+
+
+def check_message_cap(size: int, where: str) -> int:
+    """A bound on the bytes of one frame; 0 for none. Raises ConfigurationError naming the key."""
+    try:
+        return MESSAGE_CAP.read(size)
+    except ValueError:
+        raise ConfigurationError(f"{where} is {size!r}; it must be {MESSAGE_CAP.expects}") from None
 
 
 def check_timeout(seconds: float, where: str) -> int:

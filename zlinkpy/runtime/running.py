@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 from typing import Any
 
 import trio
@@ -12,6 +12,10 @@ from zlinkpy.location import OwnerLease, StoreHealth
 from zlinkpy.mesh import (
     CONNECTIONS_CHANNEL,
     Calls,
+    ChannelStatus,
+    ClientOptions,
+    ClientServerClient,
+    ClientServerServer,
     ConnectionsAsked,
     MeshCore,
     MeshSnapshot,
@@ -19,9 +23,13 @@ from zlinkpy.mesh import (
     NodeConnections,
     RequestStatistics,
     RouteMesh,
+    channel_reports,
+    channel_status,
     mesh_reports,
 )
-from zlinkpy.runtime.discovery import ServiceLocation
+from zlinkpy.runtime.channel_plan import ServerPlan
+from zlinkpy.runtime.discovery import MeshLocation, ServiceLocation
+from zlinkpy.runtime.fanout_running import FanoutParts, FanoutStatus
 from zlinkpy.runtime.lifecycle_machine import Lifecycle
 from zlinkpy.runtime.plan import HostOptions, MeshPlan
 from zlinkpy.runtime.registration import check_timeout
@@ -37,9 +45,10 @@ from zlinkpy.runtime.status import (
     wall_clock,
 )
 from zlinkpy.runtime.watchdog import LoopWatchdog
+from zlinkpy.telemetry import get_logger
 from zlinkpy.wire import RuntimeState
 
-log = logging.getLogger("zlinkpy.runtime")
+log = get_logger("zlinkpy.runtime")
 
 # After the last accepted handler ended, records of peers that had not read our `draining` yet may still be under way.
 # The drain ends when none has come for this long; far above a round trip in one network, far below what anybody waits
@@ -61,14 +70,18 @@ class Runtime(Calls):
         watchdog: LoopWatchdog | None,
     ) -> None:
         super().__init__(core)
-        self.locations: dict[str, ServiceLocation[Any]] = {}
+        self.locations: dict[str, MeshLocation] = {}
+        self._channel_locations: list[ServiceLocation[Any]] = []
         self._options = options
         self._lease = lease
         self._health = health
         self._watchdog = watchdog
         self._lifecycle = Lifecycle()
         self._meshes: dict[str, RouteMesh] = {}
+        self._servers: dict[str, ClientServerServer] = {}
+        self._clients: dict[str, ClientServerClient] = {}
         self._source = StatusSource()
+        self.fanout = FanoutParts(core, self._source.publish)
         self._termination: TerminationResult | None = None
         self._stopping = False
         self._stopped = trio.Event()
@@ -85,16 +98,49 @@ class Runtime(Calls):
         self._meshes[plan.options.name] = mesh
         return mesh
 
+    def add_server(self, plan: ServerPlan) -> ClientServerServer:
+        """Build the server of one ClientServer channel."""
+        server = ClientServerServer(self._core, plan.options, plan.handlers)
+        server.on_status = lambda _server: self._source.publish()
+        self._servers[server.name] = server
+        self._core.served_only.add(server.name)
+        return server
+
+    def add_client(self, options: ClientOptions) -> ClientServerClient:
+        """Build the client of one ClientServer channel."""
+        client = ClientServerClient(self._core, options)
+        client.on_status = lambda _client: self._source.publish()
+        self._clients[client.name] = client
+        self._core.served_only.discard(client.name)
+        return client
+
+    def add_location(self, location: ServiceLocation[Any]) -> None:
+        """A part's side of the store, which runs until the host has stopped."""
+        if isinstance(location, MeshLocation):
+            self.locations[location.mesh_name] = location
+        else:
+            self._channel_locations.append(location)
+
+    def all_locations(self) -> list[ServiceLocation[Any]]:
+        """Every part's side of the store."""
+        return [*self.locations.values(), *self._channel_locations]
+
     def serve(self) -> None:
         """Everything is bound and prepared: take calls, and let admitted peers become ready."""
         self._move(RuntimeState.SERVING)
         for mesh in self._meshes.values():
             mesh.prepare()
             log.info("mesh %s: node %s listens on %s", mesh.name, mesh.rid, mesh.endpoint)
+        for server in self._servers.values():
+            server.prepare()
+            log.info("ClientServer channel %s: server %s listens on %s", server.name, server.rid, server.endpoint)
+        for client in self._clients.values():
+            client.prepare()
 
     def _move(self, state: RuntimeState) -> None:
         if self._lifecycle.move(state):
             self._core.set_state(state, accepting=self._lifecycle.accepting, taking=self._lifecycle.taking)
+            self.fanout.state_changed()
             self._source.publish()
 
     def fail(self, error: Exception) -> None:
@@ -161,10 +207,17 @@ class Runtime(Calls):
         """Every connection of this host at this instant, with the last failure of each; a copy."""
         now = trio.current_time()
         snapshots = [mesh.snapshot() for mesh in self._meshes.values()]
+        channels = [self.channel_status(name) for name in {**self._servers, **self._clients}]
         return NodeConnections(
             state=self._lifecycle.state.name.lower(),
-            connections=tuple(report for snapshot in snapshots for report in mesh_reports(snapshot, now)),
-            omitted=sum(snapshot.omitted for snapshot in snapshots),
+            connections=(
+                *(report for snapshot in snapshots for report in mesh_reports(snapshot, now)),
+                *(report for status in channels for report in channel_reports(status, now)),
+                *self.fanout.reports(now),
+            ),
+            omitted=sum(snapshot.omitted for snapshot in snapshots)
+            + sum(status.omitted + status.clients_omitted for status in channels)
+            + self.fanout.omitted,
         )
 
     async def connections_of(self, mesh: str, rid: str, *, timeout: float = 5.0) -> NodeConnections:
@@ -186,6 +239,36 @@ class Runtime(Calls):
         endpoint = self._registered(mesh).endpoint
         assert endpoint is not None
         return endpoint
+
+    def channel_status(self, channel: str) -> ChannelStatus:
+        """The status of a ClientServer channel: role, targets, servers and clients with phases and last failures.
+
+        Raises ConfigurationError for a channel this host has registered neither as client nor as server (OB-09).
+        """
+        server, client = self._servers.get(channel), self._clients.get(channel)
+        if server is None and client is None:
+            known = ", ".join(sorted({*self._servers, *self._clients})) or "none"
+            raise ConfigurationError(
+                f"ClientServer channel {channel!r} is not registered in this host (it has: {known})"
+            )
+        return channel_status(server, client)
+
+    def publisher_endpoint(self, channel: str) -> str:
+        """What this host's publisher of the fanout channel advertises. Raises NotFoundError."""
+        return self.fanout.endpoint(channel)
+
+    def channel_endpoint(self, channel: str) -> str:
+        """What this host's server of the ClientServer channel advertises. Raises as `set_client_server_weight`."""
+        endpoint = self._server(channel).endpoint
+        assert endpoint is not None
+        return endpoint
+
+    def _server(self, channel: str) -> ClientServerServer:
+        server = self._servers.get(channel)
+        if server is None:
+            known = ", ".join(sorted(self._servers)) or "none"
+            raise NotFoundError(f"this host serves no ClientServer channel {channel!r} (it serves: {known})")
+        return server
 
     def _registered(self, mesh: str) -> RouteMesh:
         node = self._meshes.get(mesh)
@@ -214,6 +297,41 @@ class Runtime(Calls):
                 return
         raise self._closed()
 
+    async def wait_ready_publisher(self, channel: str) -> None:
+        """Wait until a publisher of the fanout channel is heard; unbounded, use a cancel scope.
+
+        Raises NotFoundError when this host does not subscribe to the channel, ShuttingDownError when it ends first.
+        """
+        self.fanout.ready_publishers(channel)
+        async for _loss in self._source.changes():
+            if not self._core.accepting:
+                break
+            if self.fanout.ready_publishers(channel):
+                return
+        raise self._closed()
+
+    # -- fanout --------------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, channel: str, topic: str | None, event: object, *, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Send one event to every subscriber of the fanout channel that is connected now (LV §7).
+
+        Completes when the socket has taken it: it waits for no subscriber and fails for none, see docs/fanout.md for
+        what is lost. `topic`: 1..255 bytes of UTF-8, None for the packet's name.
+
+        Raises NotFoundError when this host does not publish the channel, ValueError for the framework's own topic and
+        other arguments that cannot be sent, TypeError for what is no message, ShuttingDownError.
+        """
+        await self.fanout.publish(channel, topic, event, metadata)
+
+    def fanout_status(self, channel: str) -> FanoutStatus:
+        """The status of a fanout channel: its publisher here, and the publishers that are heard here.
+
+        Raises ConfigurationError for a channel this host has registered neither way (OB-09).
+        """
+        return self.fanout.status(channel)
+
     # -- change at run time -------------------------------------------------------------------------------------------
 
     def set_channel_weight(self, mesh: str, channel: str, weight: int) -> None:
@@ -222,6 +340,14 @@ class Runtime(Calls):
         Raises ValueError for a weight outside 0..10000, NotFoundError for a channel this mesh does not serve here.
         """
         self._registered(mesh).set_channel_weight(channel, weight)
+
+    def set_client_server_weight(self, channel: str, weight: int) -> None:
+        """Change the weight of this host's server of a ClientServer channel; its clients and the Store learn it at once
+        (wire.md §4).
+
+        Raises ValueError for a weight outside 0..10000, NotFoundError for a channel this host does not serve.
+        """
+        self._server(channel).set_weight(weight)
 
     # -- shutdown -----------------------------------------------------------------------------------------------------
 
@@ -267,7 +393,7 @@ class Runtime(Calls):
     async def _stop(self, deadline: float) -> TerminationResult:
         core = self._core
         self._move(RuntimeState.DRAINING)
-        for location in self.locations.values():
+        for location in self.all_locations():
             try:
                 with trio.move_on_at(deadline):
                     await location.settled()
@@ -279,13 +405,14 @@ class Runtime(Calls):
         left += [] if drained else core.workers.cancel_remaining()
         left += core.requests.close()
         failed = False
-        for mesh in self._meshes.values():
+        for holder in tuple(core.holders):
             try:
-                await mesh.aclose()
+                await holder.aclose()
             except Exception:
                 failed = True
-                log.exception("closing mesh %s failed", mesh.name)
-        for location in self.locations.values():
+                log.exception("closing %s %s failed", holder.kind, holder.name)
+        failed = not await self.fanout.aclose() or failed
+        for location in self.all_locations():
             try:
                 await location.remove()
             except Exception:
@@ -323,4 +450,4 @@ class Runtime(Calls):
             await trio.sleep_until(min(deadline, max(quiet_at, now + QUIET_SECONDS / 5)))
 
     def _has_peers(self) -> bool:
-        return any(mesh.links for mesh in self._meshes.values())
+        return any(holder.links for holder in self._core.holders)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,33 +104,45 @@ def _parts(dotted: str) -> tuple[str, ...]:
     return tuple(path)
 
 
+@frozen
+class NamedTable:
+    """A section with one table per mesh or channel: ``[mesh.play]``.
+
+    Attributes:
+        section: Its first part, ``mesh``.
+        fields: The keys of one table.
+        names: The names that are known already.
+    """
+
+    section: str
+    fields: tuple[str, ...]
+    names: tuple[str, ...]
+
+
 def environment_entries(
-    environ: Mapping[str, str], plain_keys: Iterable[tuple[str, ...]], mesh_fields: Iterable[str], meshes: Iterable[str]
+    environ: Mapping[str, str], plain_keys: Iterable[tuple[str, ...]], tables: Iterable[NamedTable]
 ) -> list[Entry]:
     """The entries of all variables that start with ``ZLINK_``.
 
-    The rest of the name is the key in upper case with ``_`` for ``.``: ``ZLINK_JOB_QUEUE_MAX``. In a mesh key the
-    mesh's name stands between: ``ZLINK_MESH_PLAY_LISTEN``. Any character but a letter or digit is ``_`` there; the
-    name is matched against `meshes`, and where none matches it is the lower-case text itself.
+    The rest of the name is the key in upper case with ``_`` for ``.``: ``ZLINK_JOB_QUEUE_MAX``. In the key of a mesh
+    or channel its name stands between: ``ZLINK_MESH_PLAY_LISTEN``. Any character but a letter or digit is ``_`` there;
+    the name is matched against those that are known, and where none matches it is the lower-case text itself.
 
     Args:
         environ: The environment.
-        plain_keys: Every key without a mesh name in it.
-        mesh_fields: The names of the mesh keys.
-        meshes: The mesh names that are known already.
+        plain_keys: Every key without a name in it.
+        tables: The sections with names.
 
     Raises:
-        ConfigurationError: A variable that fits two meshes.
+        ConfigurationError: A variable that fits two names.
     """
     names = {variable_name(path): path for path in plain_keys}
-    by_variable: dict[str, list[str]] = {}
-    for mesh in dict.fromkeys(meshes):
-        by_variable.setdefault(_as_variable(mesh), []).append(mesh)
+    known = tuple(tables)
     entries = []
     for variable, value in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
-        path = names.get(variable) or _mesh_path(variable, mesh_fields, by_variable)
+        path = names.get(variable) or next(filter(None, (_named_path(variable, table) for table in known)), None)
         # What is no key stays as it is: the error about an unknown key then shows it as it was written.
         entries.append(Entry(path or (variable,), value, f"environment variable {variable}", is_text=True))
     return entries
@@ -145,32 +157,34 @@ def _as_variable(name: str) -> str:
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
-def _mesh_path(
-    variable: str, fields: Iterable[str], by_variable: Mapping[str, list[str]]
-) -> tuple[str, str, str] | None:
-    rest = variable.removeprefix(ENVIRONMENT_PREFIX + "MESH_")
+def _named_path(variable: str, table: NamedTable) -> tuple[str, str, str] | None:
+    rest = variable.removeprefix(variable_name((table.section, "")))
     if rest == variable:
         return None
+    by_variable: dict[str, list[str]] = {}
+    for name in dict.fromkeys(table.names):
+        by_variable.setdefault(_as_variable(name), []).append(name)
     # ..._DEFAULT_REQUEST_TIMEOUT ends in no other field's name, but a longer one must win should that change.
-    for field in sorted(fields, key=len, reverse=True):
+    for field in sorted(table.fields, key=len, reverse=True):
         middle = rest.removesuffix("_" + field.upper())
         if middle and middle != rest:
-            known = by_variable.get(middle, [middle.lower()])
-            if len(known) > 1:
+            fitting = by_variable.get(middle, [middle.lower()])
+            if len(fitting) > 1:
                 raise ConfigurationError(
-                    f"environment variable {variable} fits the meshes {' and '.join(map(repr, known))}; "
+                    f"environment variable {variable} fits both {' and '.join(map(repr, fitting))}; "
                     "set this key in the settings file instead"
                 )
-            return ("mesh", known[0], field)
+            return (table.section, fitting[0], field)
     return None
 
 
-def override_entries(overrides: Mapping[str, Any]) -> list[Entry]:
-    """The entries of dotted keys, as the command line gives them; a mesh name may have dots of its own."""
+def override_entries(overrides: Mapping[str, Any], named: Container[str]) -> list[Entry]:
+    """The entries of dotted keys, as the command line gives them; names in the sections `named` may have dots of
+    their own."""
     entries = []
     for key, value in overrides.items():
         first, _, rest = key.partition(".")
-        mesh, dot, field = rest.rpartition(".")
-        path = (first, mesh, field) if first == "mesh" and dot else tuple(key.split("."))
+        name, dot, field = rest.rpartition(".")
+        path = (first, name, field) if first in named and dot else tuple(key.split("."))
         entries.append(Entry(path, value, "override", is_text=isinstance(value, str)))
     return entries

@@ -14,6 +14,11 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from zlinkpy.messages import MAX_MILLISECONDS, to_milliseconds
+from zlinkpy.security import Secret
+
+LEAST_MESSAGE_CAP = 2 << 20
+"""Bytes. What the framework itself sends must fit: an admission and a join may each take 1 MiB, and a head (wire.md §4,
+§5)."""
 
 
 class Kind(Protocol):
@@ -46,6 +51,38 @@ class Text:
 
     def read_text(self, text: str) -> str:
         return self.read(text.strip())
+
+
+@frozen
+class SecretText:
+    """A text that is shown nowhere, and that only the environment may hold: files are shipped and flags are listed."""
+
+    expects: str
+
+    def read(self, value: object) -> Secret:
+        raise ValueError
+
+    def read_text(self, text: str) -> Secret:
+        if not text.strip():
+            raise ValueError
+        return Secret(text.strip())
+
+
+@frozen
+class Flag:
+    """Yes or no."""
+
+    expects: str = "true or false"
+
+    def read(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+
+    def read_text(self, text: str) -> bool:
+        if text.strip().lower() not in ("true", "false"):
+            raise ValueError
+        return text.strip().lower() == "true"
 
 
 @frozen
@@ -84,6 +121,28 @@ class Whole:
 
 
 @frozen
+class Cap:
+    """A whole number in a range, or 0 for no bound."""
+
+    low: int
+    high: int
+
+    @property
+    def expects(self) -> str:
+        return f"0 for no bound, or a whole number in {self.low}..{self.high}"
+
+    def read(self, value: object) -> int:
+        return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else self._range.read(value)
+
+    def read_text(self, text: str) -> int:
+        return self.read(int(text))
+
+    @property
+    def _range(self) -> Whole:
+        return Whole(self.low, self.high)
+
+
+@frozen
 class Seconds:
     """A duration; `check` raises `ValueError` for one that is out of range."""
 
@@ -110,6 +169,7 @@ def _not_negative(value: float) -> None:
         raise ValueError
 
 
+MESSAGE_CAP = Cap(LEAST_MESSAGE_CAP, 2**32 - 1)
 TIMEOUT = Seconds(f"a number of seconds above 0 and at most {MAX_MILLISECONDS / 1000}", to_milliseconds)
 POSITIVE = Seconds("a number of seconds above 0", _above_zero)
 OR_OFF = Seconds("a number of seconds, 0 for off", _not_negative)

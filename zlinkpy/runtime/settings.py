@@ -26,24 +26,29 @@ from attrs import evolve, field, fields, frozen
 from zlinkpy.errors import ConfigurationError
 from zlinkpy.execution import MAX_JOBS, JobQueueOptions, JobQueueProfile
 from zlinkpy.location.options import LocationOptions
+from zlinkpy.runtime.security import SecurityOptions
 from zlinkpy.runtime.setting_sources import (
-    ENVIRONMENT_PREFIX,
     Entry,
+    NamedTable,
     environment_entries,
     file_entries,
     override_entries,
     variable_name,
 )
 from zlinkpy.runtime.setting_values import (
+    MESSAGE_CAP,
     OR_OFF,
     POSITIVE,
     TIMEOUT,
     Choice,
+    Flag,
     Kind,
+    SecretText,
     Text,
     TextList,
     Whole,
 )
+from zlinkpy.security import Secret
 
 T = TypeVar("T")
 
@@ -58,8 +63,9 @@ class LogLevel(Enum):
     CRITICAL = 50
 
 
-def _setting(kind: Kind, meaning: str) -> Any:
-    return field(default=None, metadata={"kind": kind, "meaning": meaning})
+def _setting(kind: Kind, meaning: str, *, shown: bool = True) -> Any:
+    """`shown`: the value may appear in a repr."""
+    return field(default=None, metadata={"kind": kind, "meaning": meaning}, repr=shown)
 
 
 @frozen(kw_only=True)
@@ -101,6 +107,32 @@ class LocationSettings:
 
 
 @frozen(kw_only=True)
+class SecuritySettings:
+    """Section ``security``: keys. The meanings are those of `SecurityOptions`."""
+
+    key_file: str | None = _setting(Text("the path of a key file"), "Keys of this host (zlink keygen makes them).")
+    secret_key: Secret | None = _setting(
+        SecretText("the secret half of a zlink key, given in the environment"),
+        "Secret key where there is no file; the environment only.",
+    )
+    allow_list: str | None = _setting(
+        Text("the path of a TOML file"), "Names and public keys of the nodes that may be connected with this host."
+    )
+    allow_any: bool | None = _setting(Flag(), "Take every key.")
+    insecure: bool | None = _setting(Flag(), "Let other machines in without keys.")
+
+    def over(self, options: SecurityOptions) -> SecurityOptions:
+        """`options` with what is set here."""
+        changes = _set_values(self)
+        # Two ways to say one thing: the one given here stands in place of the one given in code.
+        if "key_file" in changes:
+            changes.setdefault("secret_key", None)
+        elif "secret_key" in changes:
+            changes["key_file"] = None
+        return evolve(options, **changes)
+
+
+@frozen(kw_only=True)
 class MeshSettings:
     """Section ``mesh.<name>``: one mesh of this host."""
 
@@ -110,10 +142,50 @@ class MeshSettings:
     )
     rid_prefix: str | None = _setting(Text("1..64 characters of A-Z a-z 0-9 . _ -"), "Start of this node's routing id.")
     peers: tuple[str, ...] | None = _setting(
-        TextList("a list of endpoints such as tcp://10.0.0.5:7001"), "Nodes to dial, besides those the store shows."
+        TextList("a list of endpoints such as tcp://10.0.0.5:7001"),
+        "Nodes to dial, besides those the store shows; with keys: `NAME@tcp://…`.",
     )
     default_request_timeout: float | None = _setting(TIMEOUT, "Timeout of requests on this mesh that name none.")
     placement_weight: int | None = _setting(Whole(0, 10_000), "Share of new objects placed on this node.")
+    max_message_bytes: int | None = _setting(MESSAGE_CAP, "A larger frame drops its connection before it is allocated.")
+
+
+@frozen(kw_only=True)
+class ClientServerSettings:
+    """Section ``client_server.<name>``: one ClientServer channel of this host, as server, client or both."""
+
+    listen: str | None = _setting(Text("an endpoint such as tcp://0.0.0.0:7001"), "Where the server is reached.")
+    advertise_host: str | None = _setting(
+        Text("a host name or address"), "Host that clients dial, where it is not the one listened on."
+    )
+    rid_prefix: str | None = _setting(
+        Text("1..64 characters of A-Z a-z 0-9 . _ -"), "Start of the server's routing id."
+    )
+    weight: int | None = _setting(Whole(0, 10_000), "The server's share of the channel's messages; 0 for none.")
+    servers: tuple[str, ...] | None = _setting(
+        TextList("a list of endpoints such as tcp://10.0.0.5:7001"), "Servers to dial, besides those the store shows."
+    )
+    default_request_timeout: float | None = _setting(TIMEOUT, "Timeout of requests on this channel that name none.")
+    max_message_bytes: int | None = _setting(
+        Whole(0, 2**32 - 1), "Largest record that is taken or sent, 0 for no cap; at least 1024 otherwise."
+    )
+
+
+@frozen(kw_only=True)
+class FanoutSettings:
+    """Section ``fanout.<name>``: one fanout channel of this host, as publisher, subscriber or both."""
+
+    listen: str | None = _setting(Text("an endpoint such as tcp://0.0.0.0:7001"), "Where the publisher is reached.")
+    advertise_host: str | None = _setting(
+        Text("a host name or address"), "Host that subscribers dial, where it is not the one listened on."
+    )
+    rid_prefix: str | None = _setting(
+        Text("1..64 characters of A-Z a-z 0-9 . _ -"), "Start of the publisher's routing id."
+    )
+    publishers: tuple[str, ...] | None = _setting(
+        TextList("a list of endpoints such as tcp://10.0.0.5:7001"),
+        "Publishers to hear, instead of those of the store.",
+    )
 
 
 @frozen(kw_only=True)
@@ -129,17 +201,24 @@ class Settings:
 
     Attributes:
         mesh: `MeshSettings` by mesh name.
+        client_server: `ClientServerSettings` by channel name.
+        fanout: `FanoutSettings` by channel name.
         origins: Where each key that is set was set last, by dotted key.
     """
 
-    location_store: str | None = _setting(Text("a store URL such as redis://localhost"), "URL of the Location Store.")
+    location_store: str | None = _setting(
+        Text("a store URL such as redis://localhost"), "URL of the Location Store.", shown=False
+    )
     application_version: int | None = _setting(Whole(0, 2**63 - 1), "Version of the application, for rolling updates.")
     default_request_timeout: float | None = _setting(TIMEOUT, "Timeout of requests that name none.")
     shutdown_deadline: float | None = _setting(TIMEOUT, "How long a shutdown lets accepted work finish.")
     job_queue: JobQueueSettings = field(factory=JobQueueSettings)
     location: LocationSettings = field(factory=LocationSettings)
+    security: SecuritySettings = field(factory=SecuritySettings)
     log: LogSettings = field(factory=LogSettings)
     mesh: Mapping[str, MeshSettings] = field(factory=dict)
+    client_server: Mapping[str, ClientServerSettings] = field(factory=dict)
+    fanout: Mapping[str, FanoutSettings] = field(factory=dict)
     origins: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
 
     @classmethod
@@ -150,6 +229,8 @@ class Settings:
         environ: Mapping[str, str] | None = None,
         overrides: Mapping[str, Any] | None = None,
         meshes: Iterable[str] = (),
+        client_servers: Iterable[str] = (),
+        fanouts: Iterable[str] = (),
     ) -> Settings:
         """Read every source and merge them. Does no I/O but reading `file`.
 
@@ -159,16 +240,27 @@ class Settings:
             overrides: Dotted keys with values, as text or typed.
             meshes: The names of the registered meshes, so that ``ZLINK_MESH_<NAME>_…`` finds names that are not
                 lower case letters and digits.
+            client_servers: The same for ClientServer channels.
+            fanouts: The same for fanout channels.
 
         Raises:
             ConfigurationError: An unreadable file, an unknown key (with the nearest known one), or a bad value.
         """
         entries = file_entries(Path(file)) if file is not None else []
-        known = [*meshes, *(entry.path[1] for entry in entries if entry.path[0] == "mesh" and len(entry.path) == 3)]
-        entries += environment_entries(
-            os.environ if environ is None else environ, _plain_paths(), _FIELDS_OF_MESH, known
-        )
-        entries += override_entries(overrides or {})
+        given = {"mesh": meshes, "client_server": client_servers, "fanout": fanouts}
+        tables = [
+            NamedTable(
+                section,
+                tuple(attribute.name for attribute in fields(cls)),
+                (
+                    *given.get(section, ()),
+                    *(entry.path[1] for entry in entries if entry.path[0] == section and len(entry.path) == 3),
+                ),
+            )
+            for section, cls in _NAMED.items()
+        ]
+        entries += environment_entries(os.environ if environ is None else environ, _plain_paths(), tables)
+        entries += override_entries(overrides or {}, _NAMED)
         values: dict[tuple[str, ...], Any] = {}
         origins: dict[str, str] = {}
         for entry in entries:
@@ -183,13 +275,23 @@ class Settings:
         return self.origins.get(key)
 
 
-_SECTIONS: Final[dict[str, type]] = {"job_queue": JobQueueSettings, "location": LocationSettings, "log": LogSettings}
-_FIELDS_OF_MESH: Final = tuple(attribute.name for attribute in fields(MeshSettings))
+_SECTIONS: Final[dict[str, type]] = {
+    "job_queue": JobQueueSettings,
+    "location": LocationSettings,
+    "security": SecuritySettings,
+    "log": LogSettings,
+}
+# Sections with a table per name.
+_NAMED: Final[dict[str, type]] = {
+    "mesh": MeshSettings,
+    "client_server": ClientServerSettings,
+    "fanout": FanoutSettings,
+}
 
 
 @frozen(kw_only=True)
 class SettingKey:
-    """One documented key; a mesh key has ``<name>`` for the mesh's name."""
+    """One documented key; a key of a mesh or channel has ``<name>`` for its name."""
 
     key: str
     variable: str
@@ -199,7 +301,7 @@ class SettingKey:
 
 def setting_keys() -> list[SettingKey]:
     """Every key there is, in the order of the documentation."""
-    paths = [*_plain_paths(), *(("mesh", "<name>", name) for name in _FIELDS_OF_MESH)]
+    paths = [*_plain_paths(), *((name, "<name>", key.name) for name, cls in _NAMED.items() for key in fields(cls))]
     keys = []
     for path in paths:
         attribute = _find(path)
@@ -230,7 +332,7 @@ def _find(path: tuple[str, ...]) -> attrs.Attribute[Any] | None:
     elif len(path) == 2:
         owner = _SECTIONS.get(path[0])
     else:
-        owner = MeshSettings if path[0] == "mesh" and path[1] and len(path) == 3 else None
+        owner = _NAMED.get(path[0]) if path[1] and len(path) == 3 else None
     if owner is None:
         return None
     attribute = attrs.fields_dict(owner).get(path[-1])
@@ -242,20 +344,37 @@ def _read(entry: Entry) -> Any:
     if attribute is None:
         raise ConfigurationError(f"{entry.origin}: {_unknown(entry)}")
     kind: Kind = attribute.metadata["kind"]
+    if isinstance(kind, SecretText):
+        return _read_secret(entry, kind)
     try:
         return kind.read_text(entry.value) if entry.is_text else kind.read(entry.value)
     except (ValueError, OverflowError):
         raise ConfigurationError(f"{entry.origin}: {entry.key} is {entry.value!r}; it must be {kind.expects}") from None
 
 
+def _read_secret(entry: Entry, kind: SecretText) -> Secret:
+    """No text here shows the value."""
+    if not entry.origin.startswith("environment"):
+        raise ConfigurationError(
+            f"{entry.origin}: {entry.key} is taken from the environment only ({variable_name(entry.path)}): files are "
+            "copied and command lines are listed; a key file of its own goes into security.key_file"
+        )
+    try:
+        return kind.read_text(entry.value)
+    except ValueError:
+        raise ConfigurationError(f"{entry.origin}: {entry.key} is empty; it must be {kind.expects}") from None
+
+
 def _unknown(entry: Entry) -> str:
     if entry.origin.startswith("environment"):
-        # Where the mesh's name ends is not known, so this takes the usual case: one word.
-        mesh = entry.key.removeprefix(f"{ENVIRONMENT_PREFIX}MESH_").partition("_")[0]
-        known = {setting.variable.replace("<NAME>", mesh) for setting in setting_keys()}
+        # Where a name ends is not known, so this takes the usual case: one word.
+        prefixes = [variable_name((section, "")) for section in _NAMED]
+        prefix = next((each for each in prefixes if entry.key.startswith(each)), prefixes[0])
+        name = entry.key.removeprefix(prefix).partition("_")[0]
+        known = {setting.variable.replace("<NAME>", name) for setting in setting_keys()}
     else:
-        mesh = entry.path[1] if entry.path[0] == "mesh" and len(entry.path) > 1 else "<name>"
-        known = {setting.key.replace("<name>", mesh) for setting in setting_keys()}
+        name = entry.path[1] if entry.path[0] in _NAMED and len(entry.path) > 1 else "<name>"
+        known = {setting.key.replace("<name>", name) for setting in setting_keys()}
     nearest = difflib.get_close_matches(entry.key, sorted(known), n=1, cutoff=0.0)[0]
     what = "section" if isinstance(entry.value, dict) else "key"
     return f"unknown {what} {entry.key!r}; the nearest known key is {nearest!r} (docs/settings.md lists all)"
@@ -263,7 +382,7 @@ def _unknown(entry: Entry) -> str:
 
 def _is_empty_section(entry: Entry) -> bool:
     """Whether this is a table that exists and has nothing in it, as when all its keys are commented out."""
-    known = (entry.path[0] == "mesh" and len(entry.path) <= 2) or (len(entry.path) == 1 and entry.path[0] in _SECTIONS)
+    known = (entry.path[0] in _NAMED and len(entry.path) <= 2) or (len(entry.path) == 1 and entry.path[0] in _SECTIONS)
     return known and entry.value == {} and not entry.is_text
 
 
@@ -273,12 +392,14 @@ def _build(values: Mapping[tuple[str, ...], Any], origins: Mapping[str, str]) ->
         section: cls(**{path[1]: value for path, value in values.items() if path[0] == section and len(path) == 2})
         for section, cls in _SECTIONS.items()
     }
-    names = dict.fromkeys(path[1] for path in values if len(path) == 3)
-    meshes = {
-        name: MeshSettings(**{path[2]: value for path, value in values.items() if path[:2] == ("mesh", name)})
-        for name in names
+    named: dict[str, Any] = {
+        section: {
+            name: cls(**{path[2]: value for path, value in values.items() if path[:2] == (section, name)})
+            for name in dict.fromkeys(path[1] for path in values if path[0] == section and len(path) == 3)
+        }
+        for section, cls in _NAMED.items()
     }
-    return Settings(**top, **sections, mesh=meshes, origins=origins)
+    return Settings(**top, **sections, **named, origins=origins)
 
 
 def _set_values(section: Any) -> dict[str, Any]:

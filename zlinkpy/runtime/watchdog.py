@@ -22,7 +22,6 @@ which work in the main thread only and belong to the application.
 
 from __future__ import annotations
 
-import logging
 import sys
 import sysconfig
 import threading
@@ -35,10 +34,10 @@ from types import CodeType, FrameType
 import trio
 from attrs import frozen
 
-from zlinkpy.telemetry import NullTelemetry, Telemetry
+from zlinkpy.telemetry import NullTelemetry, Telemetry, get_logger
 from zlinkpy.telemetry.catalogue import LOOP_BLOCKED
 
-log = logging.getLogger("zlinkpy.watchdog")
+log = get_logger("zlinkpy.watchdog")
 
 THRESHOLD_SECONDS = 1.0
 """A loop held longer than this is reported. Peers expire after many times that, so there is time to see why."""

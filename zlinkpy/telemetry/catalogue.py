@@ -91,6 +91,7 @@ class Metric:
 
 _MESH: Final[Mapping[str, Values]] = {"mesh_name": CONFIGURED}
 _SURFACE: Final[Mapping[str, Values]] = {**_MESH, "surface": SURFACES}
+_CHANNEL: Final[Mapping[str, Values]] = {"channel_name": CONFIGURED}
 _LEASE: Final[Mapping[str, Values]] = {"scope_kind": frozenset({"mesh", "channel"}), "scope_name": CONFIGURED}
 
 REQUESTS_INFLIGHT: Final = "zlink.mesh_node.requests.inflight"
@@ -112,6 +113,9 @@ PEER_CONNECTS: Final = "zlink.mesh_node.peer.connects"
 PEER_REFUSALS: Final = "zlink.mesh_node.peer.refusals"
 HANDLER_FAILURES: Final = "zlink.mesh_node.handler.failures"
 LOOP_BLOCKED: Final = "zlink.host.loop_blocked"
+FANOUT_PUBLISHED: Final = "zlink.fanout.events.published"
+FANOUT_RECEIVED: Final = "zlink.fanout.events.received"
+FANOUT_FAILURES: Final = "zlink.fanout.handler.failures"
 
 _METRICS: Final = (
     Metric(name=REQUESTS_INFLIGHT, kind="gauge", unit="{request}", labels=_SURFACE),
@@ -193,6 +197,9 @@ _METRICS: Final = (
         exported=False,
     ),
     Metric(name=LOOP_BLOCKED, kind="counter", unit="{block}", labels={}, exported=False),
+    Metric(name=FANOUT_PUBLISHED, kind="counter", unit="{event}", labels=_CHANNEL, exported=False),
+    Metric(name=FANOUT_RECEIVED, kind="counter", unit="{event}", labels=_CHANNEL, exported=False),
+    Metric(name=FANOUT_FAILURES, kind="counter", unit="{failure}", labels=_CHANNEL, exported=False),
 )
 
 CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _METRICS}

@@ -1,7 +1,8 @@
 """The one small interface through which the runtime reports numbers.
 
-Call sites name a metric of `zlinkpy.telemetry.catalogue` and its labels. A provider must not raise and must not block:
-it is called from the event loop, and lease threads call it too, so it has to be safe for threads.
+Call sites name a metric of `zlinkpy.telemetry.catalogue` and its labels. A provider should not raise, and a
+host fences off one that does (SA-284). It must not block: it is called from the event loop, and lease threads call it
+too, so it has to be safe for threads.
 """
 
 from __future__ import annotations

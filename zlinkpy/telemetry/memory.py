@@ -14,29 +14,33 @@ class InMemoryTelemetry:
     """Every value recorded so far.
 
     Each call raises `ValueError` for a name the catalogue does not have, for a metric of another kind, and for labels
-    that are not its own: an endpoint or routing id in a label fails the test that caused it (LV-167). A real provider
-    never raises.
+    that are not its own, such as an endpoint or routing id (LV-167). A host survives that as it survives any provider
+    that fails (SA-284), so a test of a host looks at `refused`.
+
+    Attributes:
+        refused: What was wrong with each call that raised.
     """
 
     def __init__(self) -> None:
+        self.refused: list[str] = []
         self._lock = threading.Lock()
         self._sums: dict[Series, float] = {}
         self._values: dict[Series, list[float]] = {}
 
     def counter(self, name: str, n: float = 1, /, **labels: str) -> None:
-        series = _series(name, "counter", labels)
+        series = self._series(name, "counter", labels)
         if n < 0:
-            raise ValueError(f"{name} is a counter and cannot go down by {-n}")
+            raise self._refuse(f"{name} is a counter and cannot go down by {-n}")
         with self._lock:
             self._sums[series] = self._sums.get(series, 0) + n
 
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
-        series = _series(name, "gauge", labels)
+        series = self._series(name, "gauge", labels)
         with self._lock:
             self._sums[series] = value
 
     def histogram(self, name: str, value: float, /, **labels: str) -> None:
-        series = _series(name, "histogram", labels)
+        series = self._series(name, "histogram", labels)
         with self._lock:
             self._values.setdefault(series, []).append(value)
 
@@ -62,12 +66,18 @@ class InMemoryTelemetry:
         with self._lock:
             return [(name, dict(labels)) for name, labels in (*self._sums, *self._values)]
 
+    def _series(self, name: str, kind: Kind, labels: Mapping[str, str]) -> Series:
+        metric = CATALOGUE.get(name)
+        if metric is None:
+            raise self._refuse(f"{name!r} is not in the catalogue")
+        if metric.kind != kind:
+            raise self._refuse(f"{name} is a {metric.kind}, not a {kind}")
+        try:
+            metric.check(labels)
+        except ValueError as error:
+            raise self._refuse(str(error)) from None
+        return name, frozenset((key, str(value)) for key, value in labels.items())
 
-def _series(name: str, kind: Kind, labels: Mapping[str, str]) -> Series:
-    metric = CATALOGUE.get(name)
-    if metric is None:
-        raise ValueError(f"{name!r} is not in the catalogue")
-    if metric.kind != kind:
-        raise ValueError(f"{name} is a {metric.kind}, not a {kind}")
-    metric.check(labels)
-    return name, frozenset((key, str(value)) for key, value in labels.items())
+    def _refuse(self, problem: str) -> ValueError:
+        self.refused.append(problem)
+        return ValueError(problem)

@@ -1,10 +1,15 @@
 """Connections that carry whole records: ZeroMQ, and an in-memory twin for simulation."""
 
+from zlinkpy.transport.curve import generate_key_pair, key_pair_of
 from zlinkpy.transport.interface import (
     Connection,
     ConnectionClosed,
     Listener,
+    Pattern,
+    Publisher,
     Sink,
+    Subscription,
+    SubscriptionSink,
     Transport,
     TransportStatistics,
 )
@@ -18,8 +23,14 @@ __all__ = [
     "Listener",
     "MemoryNetwork",
     "MemoryTransport",
+    "Pattern",
+    "Publisher",
     "Sink",
+    "Subscription",
+    "SubscriptionSink",
     "Transport",
     "TransportStatistics",
     "ZmqTransport",
+    "generate_key_pair",
+    "key_pair_of",
 ]

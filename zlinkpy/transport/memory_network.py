@@ -14,17 +14,19 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError
+from zlinkpy.transport.curve import CURVE, MECHANISM_MISMATCH, REFUSED, WRONG_KIND, HandshakeFailure
 from zlinkpy.transport.endpoints import Endpoint
+from zlinkpy.transport.monitor import MonitorEvent
 
 if TYPE_CHECKING:
-    from zlinkpy.transport.interface import Connection
-    from zlinkpy.transport.memory_connection import MemoryConnection, MemoryListener
+    from zlinkpy.transport.interface import Incoming
+    from zlinkpy.transport.memory_end import MemoryBound, MemoryEnd
     from zlinkpy.transport.memory_transport import MemoryTransport
     from zlinkpy.transport.rotation import Budgets
 
@@ -35,6 +37,8 @@ FIRST_PORT = 49152
 QUEUE_RECORDS = 1000
 
 _WILDCARDS = ("0.0.0.0", "::", "*")  # noqa: S104 - names to compare with, nothing is bound
+
+BoundT = TypeVar("BoundT", bound="MemoryBound[Any]")
 
 Latency = float | tuple[float, float]
 
@@ -74,17 +78,33 @@ class Wire:
 
     forth: Direction
     back: Direction
-    dialler: MemoryConnection
-    acceptor: MemoryConnection
+    dialler: MemoryEnd[Any]
+    acceptor: MemoryEnd[Any]
 
 
 @define(eq=False)
 class Attempt:
     """A dial that has not come to an end."""
 
-    connection: MemoryConnection
+    connection: MemoryEnd[Any]
     endpoint: Endpoint
     due: float
+
+
+def shake_hands(end: MemoryEnd[Any], bound: MemoryBound[Any]) -> HandshakeFailure | None:
+    """What comes of a handshake, in the words that a ZeroMQ socket would have for it."""
+    client, server = end.transport.curve.keys, bound.transport.curve.keys
+    handshake = end.transport.curve.handshake(end.peer_key)
+    if (client is None) != (server is None):
+        return handshake.failure(MonitorEvent.PROTOCOL_FAILED, MECHANISM_MISMATCH)
+    if client is not None and server is not None:
+        if end.peer_key != server.public:
+            return handshake.after_asking(CURVE)
+        if not server.admits(client.public):
+            return handshake.failure(MonitorEvent.AUTHENTICATION_FAILED, REFUSED)
+    if end.carries != bound.carries:
+        return handshake.failure(MonitorEvent.PROTOCOL_FAILED, WRONG_KIND)
+    return None
 
 
 class MemoryNetwork:
@@ -93,7 +113,7 @@ class MemoryNetwork:
     Args:
         seed: decides every random choice.
         latency: seconds one way, or a range to draw from per record.
-        queue: records per connection and direction before `send` answers False.
+        queue: records per connection and direction before `send` answers False and a publisher drops.
 
     `log` is a list of tuples that begin with the time and the name of what happened.
     """
@@ -110,17 +130,19 @@ class MemoryNetwork:
         self._refusing: set[str] = set()
         self._hanging: set[str] = set()
         self._transports: dict[str, MemoryTransport] = {}
-        self._listeners: dict[str, MemoryListener] = {}
-        self._attempts: dict[MemoryConnection, Attempt] = {}
+        self._bound: dict[str, MemoryBound[Any]] = {}
+        self._attempts: dict[MemoryEnd[Any], Attempt] = {}
         self._wires: dict[Wire, None] = {}
         self._numbers = 0
         self._next_port = FIRST_PORT
 
-    def transport(self, name: str, *, budgets: Budgets | None = None) -> MemoryTransport:
+    def transport(
+        self, name: str, *, budgets: Budgets | None = None, max_message_bytes: int | None = None
+    ) -> MemoryTransport:
         """The transport of host `name`: enter it like any other. A name may come back after it was left."""
         from zlinkpy.transport.memory_transport import MemoryTransport
 
-        return MemoryTransport(self, name, budgets)
+        return MemoryTransport(self, name, budgets, max_message_bytes)
 
     # -- faults. Hosts are named as in `transport`.
 
@@ -129,7 +151,7 @@ class MemoryNetwork:
         self._delays[frozenset((a, b))] = seconds
         self.note("delay", a, b, seconds)
 
-    def cut(self, what: Connection | tuple[str, str]) -> None:
+    def cut(self, what: Incoming | tuple[str, str]) -> None:
         """Break one connection, or all between two hosts: both ends observe it, what is under way is lost.
 
         What arrived before is handed over first.
@@ -141,12 +163,7 @@ class MemoryNetwork:
             wires = [wire for wire in self._wires if what is wire.dialler or what is wire.acceptor]
             self.note("cut", what.id)
         for wire in wires:
-            for direction in (wire.forth, wire.back):
-                self.lose_what_is_under_way(direction)
-                direction.mute = True
-            del self._wires[wire]
-            wire.dialler.broken()
-            wire.acceptor.broken()
+            self.break_down(wire)
 
     def silence(self, a: str, b: str) -> None:
         """Lose what `a` sends to `b`, without a close: records, ends of connections and dials."""
@@ -206,19 +223,19 @@ class MemoryNetwork:
     def leave(self, transport: MemoryTransport) -> None:
         self._transports.pop(transport.name, None)
 
-    def bind(self, endpoint: Endpoint, listener: Callable[[str], MemoryListener]) -> MemoryListener:
-        """Make and register the listener of `endpoint`, with a port of its own when that is 0."""
+    def bind(self, endpoint: Endpoint, make: Callable[[str], BoundT]) -> BoundT:
+        """Make and register what is bound to `endpoint`, with a port of its own when that is 0."""
         if endpoint.scheme == "tcp" and endpoint.port == 0:
             endpoint = endpoint.with_port(self._next_port)
             self._next_port += 1
         text = str(endpoint)
-        if text in self._listeners:
+        if text in self._bound:
             raise ConfigurationError(f"cannot listen on endpoint {text!r}: it is taken; choose another port, or port 0")
-        self._listeners[text] = made = listener(text)
+        self._bound[text] = made = make(text)
         return made
 
-    def unbind(self, listener: MemoryListener) -> None:
-        self._listeners.pop(listener.endpoint, None)
+    def unbind(self, bound: MemoryBound[Any]) -> None:
+        self._bound.pop(bound.endpoint, None)
 
     def latency(self, sender: str, receiver: str) -> float:
         latency = self._delays.get(frozenset((sender, receiver)), self._latency)
@@ -236,6 +253,15 @@ class MemoryNetwork:
         arrived_until = self.arrived_until(direction)
         while direction.parcels and direction.parcels[-1].due > arrived_until:
             direction.parcels.pop()
+
+    def break_down(self, wire: Wire) -> None:
+        """Break one connection: both ends observe it, what is under way is lost."""
+        for direction in (wire.forth, wire.back):
+            self.lose_what_is_under_way(direction)
+            direction.mute = True
+        self._wires.pop(wire, None)
+        wire.dialler.broken()
+        wire.acceptor.broken()
 
     def push(self, wire: Wire, direction: Direction, frames: list[bytes] | None) -> None:
         """Put a record or the end of the stream on its way. The caller has looked for room."""
@@ -258,7 +284,7 @@ class MemoryNetwork:
 
     # -- dials
 
-    def dial(self, connection: MemoryConnection, endpoint: Endpoint) -> None:
+    def dial(self, connection: MemoryEnd[Any], endpoint: Endpoint) -> None:
         """Begin an attempt; it is looked at when it arrives, and again whenever the network changes."""
         sender = connection.transport.name
         listener = self._find(endpoint)
@@ -266,13 +292,13 @@ class MemoryNetwork:
         due = trio.current_time() + self.latency(sender, receiver)
         self._attempts[connection] = Attempt(connection, endpoint, due)
 
-    def is_dialling(self, connection: MemoryConnection) -> bool:
+    def is_dialling(self, connection: MemoryEnd[Any]) -> bool:
         return connection in self._attempts
 
-    def give_up(self, connection: MemoryConnection) -> None:
+    def give_up(self, connection: MemoryEnd[Any]) -> None:
         self._attempts.pop(connection, None)
 
-    def try_dial(self, connection: MemoryConnection) -> float | None:
+    def try_dial(self, connection: MemoryEnd[Any]) -> float | None:
         """Bring an attempt on. Returns when to look again: a time, or None when it ended or waits for the network."""
         attempt = self._attempts.get(connection)
         if attempt is None:
@@ -288,6 +314,10 @@ class MemoryNetwork:
         if listener is None or text in self._refusing:
             connection.refused()
             return None
+        failure = shake_hands(connection, listener)
+        if failure is not None:
+            connection.refused(failure.text, for_security=failure.is_security)
+            return None
         receiver = listener.transport.name
         forth, back = (Direction(*names, self._queue) for names in ((sender, receiver), (receiver, sender)))
         acceptor = listener.accepted_end()
@@ -295,14 +325,16 @@ class MemoryNetwork:
         self._wires[wire] = None
         acceptor.attach(wire, out=back, into=forth)
         connection.attach(wire, out=forth, into=back)
+        own = connection.transport.curve.keys
+        acceptor.proved(own.public if own is not None else None)
         connection.established(trio.current_time() + self.latency(receiver, sender))
         return None
 
-    def _find(self, endpoint: Endpoint) -> MemoryListener | None:
-        found = self._listeners.get(str(endpoint))
+    def _find(self, endpoint: Endpoint) -> MemoryBound[Any] | None:
+        found = self._bound.get(str(endpoint))
         if found is None and endpoint.scheme == "tcp":
             anywhere = (Endpoint("tcp", host, 0, "").with_port(endpoint.port) for host in _WILDCARDS)
-            found = next((self._listeners[str(each)] for each in anywhere if str(each) in self._listeners), None)
+            found = next((self._bound[str(each)] for each in anywhere if str(each) in self._bound), None)
         return found
 
     def _is_deaf(self, a: str, b: str) -> bool:

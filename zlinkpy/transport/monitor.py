@@ -1,8 +1,9 @@
 """What libzmq reports about one socket, as a small closed list of events.
 
 The value of `ACCEPTED` and `DISCONNECTED` is a file descriptor. It serves to find the connection an event belongs to
-and nothing else (LV-131). `STOPPED` comes when a closed socket is really gone, after its linger: that is the
-*observation* of a close of one's own, for which libzmq raises no other event (LV-128, LV-129).
+and nothing else (LV-131). The value of `PROTOCOL_FAILED` is libzmq's code, that of `AUTHENTICATION_FAILED` the
+authenticator's status, that of `HANDSHAKE_FAILED` an errno. `STOPPED` comes when a closed socket is really gone, after
+its linger: that is the *observation* of a close of one's own, for which libzmq raises no other event (LV-128, LV-129).
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ def pending_events(socket: zmq.Socket[bytes]) -> int:
 
 class MonitorEvent(Enum):
     ACCEPTED = auto()
+    CONNECTED = auto()
     HANDSHAKE_SUCCEEDED = auto()
     HANDSHAKE_FAILED = auto()
+    PROTOCOL_FAILED = auto()
     AUTHENTICATION_FAILED = auto()
     CONNECT_FAILED = auto()
     DISCONNECTED = auto()
@@ -40,15 +43,24 @@ class MonitorEvent(Enum):
 
 _REPORTED: dict[int, MonitorEvent] = {
     zmq.EVENT_ACCEPTED: MonitorEvent.ACCEPTED,
+    # On a dialling socket: the other side took the connection; no handshake yet.
+    zmq.EVENT_CONNECTED: MonitorEvent.CONNECTED,
     zmq.EVENT_HANDSHAKE_SUCCEEDED: MonitorEvent.HANDSHAKE_SUCCEEDED,
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: MonitorEvent.HANDSHAKE_FAILED,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: MonitorEvent.HANDSHAKE_FAILED,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: MonitorEvent.PROTOCOL_FAILED,
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: MonitorEvent.AUTHENTICATION_FAILED,
     # On a dialling socket: the attempt ended without a connection (refused, no route).
     zmq.EVENT_CLOSED: MonitorEvent.CONNECT_FAILED,
     zmq.EVENT_DISCONNECTED: MonitorEvent.DISCONNECTED,
     zmq.EVENT_MONITOR_STOPPED: MonitorEvent.STOPPED,
 }
+
+
+HANDSHAKE_FAILURES = (
+    MonitorEvent.HANDSHAKE_FAILED,
+    MonitorEvent.PROTOCOL_FAILED,
+    MonitorEvent.AUTHENTICATION_FAILED,
+)
 
 
 @frozen(eq=False)

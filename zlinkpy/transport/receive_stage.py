@@ -1,4 +1,4 @@
-"""One task that serves every socket of a transport, and the three ways it is kept from sleeping too long.
+"""What serves every socket of a transport, one task at a time, and the three ways it is kept from sleeping too long.
 
 The descriptor of a ZeroMQ socket says "something happened since you last looked", once. *Any* operation on the socket
 counts as looking, a send by another task too. Three rules follow:
@@ -13,6 +13,17 @@ Only the first send of a scheduler pass goes out by itself. Those behind it are 
 together when the pass is over, by the stage or, while that is parked, by a second task, the looker, which also looks
 once for all of them. So a lone request pays for one look and wakes nobody, and a burst pays for one look and one task
 switch. Waking the stage itself would cost a system call and, on the way back, 8 us for every arrival.
+
+The task that serves is the *leader*. At first it is the stage's own, `run`. `borrow` lends the leadership to the tasks
+that do the work which records bring, so that a record and its answer need no task switch in between:
+
+    own --borrow()--> asked --own task left its wait--> lent --give_back()--> own
+
+A leader calls `wait` and then `serve` until that answers False, and may do other work between any two calls; what that
+work sent leaves with the next of them. So a turn comes in slices: the other side has the first answers while the rest
+is still worked on. Only `wait` awaits, and a leader cancelled there has lost nothing. Whoever borrowed gives back, also
+when cancelled: connections have to be seen to end. The borrower's failure inside `wait` or `serve` is the stage's own:
+`run` raises it.
 
 A sender that found the send queue full waits until its source shows activity, and tries again. A dialled socket has one
 peer and shows exactly when it has room. A listening socket has many and shows room when *any* peer has it, so its
@@ -38,6 +49,10 @@ from zlinkpy.transport.rotation import Budgets, Rotation
 # Seconds between two tries for senders blocked on a listening socket that shows no activity at all.
 BLOCKED_TICK = 0.1
 
+# Records of a turn that are handed over before what they brought is worked on and its answers leave. With fewer, waking
+# the other side costs more than working at the same time as it gains.
+SLICE_RECORDS = 16
+
 
 class TurnEnd(Enum):
     """How a turn ended."""
@@ -48,6 +63,8 @@ class TurnEnd(Enum):
     """A bound was reached; more may be waiting."""
     PAUSED = auto()
     """The owner wants no more; `schedule` when that changes."""
+    SLICE = auto()
+    """No end: the turn goes on when what its records brought has been worked on."""
 
 
 class Source(Protocol):
@@ -56,7 +73,8 @@ class Source(Protocol):
     touch_level: int
     """0: not touched since the last look; 1: touched by a refused send; 2: by a successful one."""
 
-    def take_turn(self, budgets: Budgets, clock: Callable[[], float]) -> TurnEnd: ...
+    def take_turn(self, budgets: Budgets, clock: Callable[[], float], *, fresh: bool) -> TurnEnd:
+        """Hand over at most a slice of records. Not `fresh`: go on with the turn that the last slice was part of."""
 
     def look(self) -> bool:
         """Read `EVENTS`; True: input is waiting. Notes by itself whether blocked senders should try again."""
@@ -79,7 +97,7 @@ class Corked(Protocol):
 
 class ReceiveStage:
     """The receive stage of one transport. Everything here runs on the trio thread and is synchronous but for the
-    three tasks."""
+    three tasks and what a leader waits in."""
 
     def __init__(self, readiness: Readiness[Callable[[], None]], budgets: Budgets) -> None:
         self._readiness = readiness
@@ -94,6 +112,15 @@ class ReceiveStage:
         self._corked: list[Corked] = []
         self._chores: deque[Callable[[], None]] = deque()
         self._parked = False
+        # What is left of the rotation under way, its next source last, and whether that source's turn has begun.
+        self._plan: list[Source] = []
+        self._begun = False
+        self._rotation_ends_at = 0.0
+        self._own_lead: trio.CancelScope | None = None
+        self._is_lent = False
+        self._lent = trio.Event()
+        self._given_back = trio.Event()
+        self._failure: BaseException | None = None
         self._idle_looker: trio.lowlevel.Task | None = None
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._deadline_numbers = count()
@@ -108,11 +135,14 @@ class ReceiveStage:
 
     def add(self, source: Source, socket_fd: int, monitor_fd: int) -> None:
         self._rotation.add(source)
-        self._readiness.register(monitor_fd, source.observe)
+        self.add_monitor(monitor_fd, source.observe)
         self._readiness.register(socket_fd, partial(self.activity, source))
-        # Whatever was signalled before the descriptor was watched is found by looking once.
-        self.chore(source.observe)
         self.schedule(source)
+
+    def add_monitor(self, monitor_fd: int, observe: Callable[[], None]) -> None:
+        self._readiness.register(monitor_fd, observe)
+        # Whatever was signalled before the descriptor was watched is found by looking once.
+        self.chore(observe)
 
     def remove_socket(self, source: Source, socket_fd: int) -> None:
         """Serve the socket no more; its monitor is still read."""
@@ -176,23 +206,82 @@ class ReceiveStage:
     # -- the tasks
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Lead whenever nobody else does, until cancelled."""
         while True:
-            self._uncork()
-            if self._has_work() or self._look_at_touched():
-                await trio.lowlevel.checkpoint()
-                callbacks = self._readiness.poll()
-            else:
-                self._parked = True
-                try:
-                    callbacks = await self._readiness.wait()
-                finally:
-                    self._parked = False
-            for callback in callbacks:
-                callback()
-            self._do_chores()
-            self._rotate()
-            self._relieve()
+            if not self._is_lent:
+                with trio.CancelScope() as self._own_lead:
+                    while True:
+                        await self.wait()
+                        while self.serve():
+                            pass
+            self._own_lead = None
+            self._lent.set()
+            await self._given_back.wait()
+            if self._failure is not None:
+                raise self._failure
+
+    # -- the leadership
+
+    async def borrow(self) -> None:
+        """Become the leader in place of `run`. One borrower at a time."""
+        self._is_lent = True
+        self._lent = trio.Event()
+        self._given_back = trio.Event()
+        if self._own_lead is not None:
+            self._own_lead.cancel()
+        try:
+            await self._lent.wait()
+        except BaseException:
+            self.give_back()
+            raise
+
+    def give_back(self, failure: BaseException | None = None) -> None:
+        """Let `run` lead again, or end with what made the borrower's `wait` or `serve` fail."""
+        self._is_lent = False
+        self._failure = failure
+        self._given_back.set()
+
+    async def wait(self, *, busy: bool = False) -> None:
+        """Let other tasks run and wait until there is something to serve; `busy`: do not wait for it."""
+        self._uncork()
+        if busy or self._has_work() or self._look_at_touched():
+            await trio.lowlevel.checkpoint()
+            callbacks = self._readiness.poll()
+        else:
+            self._parked = True
+            try:
+                callbacks = await self._readiness.wait()
+            finally:
+                self._parked = False
+        for callback in callbacks:
+            callback()
+        self._do_chores()
+        self._begin_rotation()
+
+    def serve(self) -> bool:
+        """Serve one slice of one source; True: more of this rotation is left."""
+        self._uncork()
+        plan = self._plan
+        while plan:
+            source = plan[-1]
+            if source in self._ready:
+                end = source.take_turn(self._budgets, self._clock, fresh=not self._begun)
+                self._begun = end is TurnEnd.SLICE
+                if self._clock() >= self._rotation_ends_at:
+                    self._turn_over(source, TurnEnd.BOUND if self._begun else end)
+                    self._rotation.stopped(source)
+                    plan.clear()
+                    break
+                if not self._begun:
+                    self._turn_over(source, end)
+                    plan.pop()
+                if plan:
+                    return True
+                break
+            plan.pop()
+            self._begun = False
+        self._relieve()
+        return False
 
     async def run_looker(self) -> None:
         """Submit what was corked while the stage is parked, and look at its sources."""
@@ -251,22 +340,23 @@ class ReceiveStage:
         for _ in range(len(self._chores)):
             self._chores.popleft()()
 
-    def _rotate(self) -> None:
-        clock = self._clock
-        ends_at = clock() + self._budgets.seconds
-        for source in self._rotation.plan(self._ready):
-            if source not in self._ready:
-                continue
-            end = source.take_turn(self._budgets, clock)
-            if end is TurnEnd.BOUND:
-                self._rotation.stopped(source)
-            else:
-                self._ready.pop(source, None)
-            if source.is_blocked:
-                self._relief[source] = True
-            if clock() >= ends_at:
-                self._rotation.stopped(source)
-                break
+    def _begin_rotation(self) -> None:
+        if self._plan:
+            # Its leader was called away in the middle.
+            self._rotation.stopped(self._plan[-1])
+        self._plan = self._rotation.plan(self._ready)
+        self._plan.reverse()
+        self._begun = False
+        self._rotation_ends_at = self._clock() + self._budgets.seconds
+
+    def _turn_over(self, source: Source, end: TurnEnd) -> None:
+        self._begun = False
+        if end is TurnEnd.BOUND:
+            self._rotation.stopped(source)
+        else:
+            self._ready.pop(source, None)
+        if source.is_blocked:
+            self._relief[source] = True
 
     def _relieve(self) -> None:
         relief, self._relief = self._relief, {}

@@ -54,7 +54,7 @@ class SocketOptions:
 
 @define(eq=False)
 class SocketFactory:
-    """Makes monitored sockets, and knows how many there are (a leak is a number, not a suspicion)."""
+    """Makes monitored sockets of every kind, and knows how many there are (a leak is a number, not a suspicion)."""
 
     _context: zmq.Context[zmq.Socket[bytes]]
     _options: SocketOptions
@@ -70,15 +70,19 @@ class SocketFactory:
     def open_count(self) -> int:
         return len(self._open)
 
-    def router(self, *, ipv6: bool) -> tuple[zmq.Socket[bytes], Monitor]:
-        """A ROUTER that is neither bound nor connected, and its monitor.
+    def monitored(
+        self, kind: int, *, ipv6: bool, max_message_bytes: int | None = None
+    ) -> tuple[zmq.Socket[bytes], Monitor]:
+        """A socket of `kind` that is neither bound nor connected, and its monitor.
 
-        No IDENTITY is set: who a peer is, is said in `hello` (wire.md §4).
+        No IDENTITY is set: who a peer is, is said in `hello` (wire.md §4). `max_message_bytes` stands in place of the
+        common one.
         """
-        socket = self._make(zmq.ROUTER)
+        socket = self._make(kind)
         try:
             options = self._options
-            socket.set(zmq.ROUTER_MANDATORY, 1)
+            if kind == zmq.ROUTER:
+                socket.set(zmq.ROUTER_MANDATORY, 1)
             socket.set(zmq.RECONNECT_IVL, NEVER_RECONNECT_MS)
             socket.set(zmq.SNDHWM, options.send_queue)
             socket.set(zmq.RCVHWM, options.receive_queue)
@@ -91,12 +95,17 @@ class SocketFactory:
             socket.set(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
             if ipv6:
                 socket.set(zmq.IPV6, 1)
-            if options.max_message_bytes is not None:
-                socket.set(zmq.MAXMSGSIZE, options.max_message_bytes)
+            limit = options.max_message_bytes if max_message_bytes is None else max_message_bytes
+            if limit is not None:
+                socket.set(zmq.MAXMSGSIZE, limit)
             return socket, self._monitor(socket)
         except BaseException:
             self.close(socket)
             raise
+
+    def plain(self, kind: int) -> zmq.Socket[bytes]:
+        """A socket inside the process, without monitor or limits on handshakes."""
+        return self._make(kind)
 
     def close(self, socket: zmq.Socket[bytes], *, linger: float = 0.0) -> None:
         """Close a socket made here; `linger` seconds to flush. Idempotent."""

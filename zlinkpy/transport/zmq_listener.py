@@ -24,9 +24,6 @@ of a peer that is gone wait like those of a dialled connection.
 
 from __future__ import annotations
 
-import logging
-import os
-import socket as network
 from collections.abc import Callable
 from functools import partial
 
@@ -34,15 +31,17 @@ import trio
 import zmq
 from attrs import define
 
-from zlinkpy.errors import InternalFailureError
+from zlinkpy.telemetry import get_logger
+from zlinkpy.transport.descriptors import shut_down, socket_identity
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, Connection, Sink
-from zlinkpy.transport.monitor import Monitor, MonitorEvent, descriptor_of, pending_events
-from zlinkpy.transport.receive_stage import BLOCKED_TICK, ReceiveStage, TurnEnd
+from zlinkpy.transport.monitor import HANDSHAKE_FAILURES, MonitorEvent, descriptor_of, pending_events
+from zlinkpy.transport.receive_stage import BLOCKED_TICK, SLICE_RECORDS, ReceiveStage, TurnEnd
 from zlinkpy.transport.rotation import Budgets, SharedTurn
-from zlinkpy.transport.sockets import SocketFactory
-from zlinkpy.transport.zmq_connection import Phase, PhysicalConnection
+from zlinkpy.transport.zmq_bound import Binding, BoundSocket
+from zlinkpy.transport.zmq_connection import PhysicalConnection
+from zlinkpy.transport.zmq_physical import Phase
 
-LOGGER = logging.getLogger("zlinkpy.transport")
+LOGGER = get_logger("zlinkpy.transport")
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _POLLIN = int(zmq.POLLIN)
@@ -50,10 +49,6 @@ _POLLIN = int(zmq.POLLIN)
 # How many records beyond the fair-queue bound a disconnected connection is kept for: connections without a record yet
 # take part in the queue unseen.
 _LAP_MARGIN = 64
-
-# A closed socket without linger is gone in milliseconds. Past this time something is broken, and waiting on would hang
-# a shutdown without a word.
-CLOSE_SECONDS = 10.0
 
 
 @define(eq=False)
@@ -65,61 +60,18 @@ class Descriptor:
     connection: AcceptedConnection | None = None
 
 
-def socket_identity(fd: int) -> tuple[object, int] | None:
-    """What tells the socket behind `fd` from any other that gets the number later. None: it is gone already."""
-    duplicate = _duplicate(fd)
-    if duplicate is None:
-        return None
-    with duplicate:
-        return _identity_of(duplicate)
-
-
-def shut_down(fd: int, identity: tuple[object, int] | None) -> None:
-    """End the connection behind `fd` if it is still the one that had `identity`."""
-    duplicate = _duplicate(fd)
-    if duplicate is None:
-        return
-    with duplicate:
-        if identity is not None and _identity_of(duplicate) == identity:
-            try:
-                duplicate.shutdown(network.SHUT_RDWR)
-            except OSError:
-                # The peer was faster; the disconnect is on its way.
-                return
-
-
-def _duplicate(fd: int) -> network.socket | None:
-    try:
-        number = os.dup(fd)
-    except OSError:
-        return None
-    try:
-        return network.socket(fileno=number)
-    except OSError:
-        # The number means a file or a pipe by now.
-        os.close(number)
-        return None
-
-
-def _identity_of(duplicate: network.socket) -> tuple[object, int] | None:
-    try:
-        # The peer's address says nothing on ipc, the inode nothing on some platforms.
-        return duplicate.getpeername(), os.fstat(duplicate.fileno()).st_ino
-    except OSError:
-        return None
-
-
 class AcceptedConnection(PhysicalConnection):
     """One peer of a listener."""
 
     def __init__(
         self, *, listener: ZmqListener, stage: ReceiveStage, socket: zmq.Socket[bytes], routing_id: bytes, number: int,
-        endpoint: str, descriptor: Descriptor | None,
+        endpoint: str, descriptor: Descriptor | None, peer_key: str | None,
     ) -> None:  # fmt: skip
         super().__init__(
             stage=stage, source=listener, socket=socket, routing_id=routing_id, number=number, endpoint=endpoint
         )
         self._listener = listener
+        self._peer_key = peer_key
         self._phase = Phase.OPEN
         self.descriptor = descriptor
         self.ended: str | None = None
@@ -210,29 +162,24 @@ class AcceptedConnection(PhysicalConnection):
         self._listener.blocked_now(self)
 
 
-class ZmqListener:
+class ZmqListener(BoundSocket):
     """A bound endpoint, and the source of its socket."""
 
     def __init__(
-        self, *, stage: ReceiveStage, sockets: SocketFactory, socket: zmq.Socket[bytes], monitor: Monitor,
-        endpoint: str, accept: Callable[[Connection], Sink], next_number: Callable[[], int],
-        forget: Callable[[ZmqListener], None],
-    ) -> None:  # fmt: skip
+        self,
+        binding: Binding,
+        *,
+        accept: Callable[[Connection], Sink],
+        next_number: Callable[[], int],
+        forget: Callable[[], None],
+    ) -> None:
+        super().__init__(binding, forget)
         self.touch_level = 0
         self.lingering: dict[AcceptedConnection, None] = {}
-        self._stage = stage
-        self._sockets = sockets
-        self._socket = socket
-        self._socket_fd = descriptor_of(socket)
-        self._monitor = monitor
-        self._endpoint = endpoint
+        self._socket_fd = descriptor_of(binding.socket)
         self._accept = accept
         self._next_number = next_number
-        self._forget = forget
         self._paused = False
-        self._closing = False
-        self._strangers = 0
-        self._gone = trio.Event()
         self._nobody_lingers = trio.Event()
         self._live: dict[int, Descriptor] = {}
         self._by_id: dict[bytes, AcceptedConnection] = {}
@@ -244,13 +191,10 @@ class ZmqListener:
         self._retired: dict[bytes, int] = {}
         self._blocked: dict[AcceptedConnection, None] = {}
         self._ticking = False
+        self._turn: SharedTurn[AcceptedConnection]
         self._carry_over: tuple[AcceptedConnection, list[bytes], int] | None = None
         self._taken = 0
-        stage.add(self, self._socket_fd, monitor.fd)
-
-    @property
-    def endpoint(self) -> str:
-        return self._endpoint
+        self._stage.add(self, self._socket_fd, self._monitor.fd)
 
     @property
     def accepted(self) -> int:
@@ -280,7 +224,7 @@ class ZmqListener:
 
     # -- receiving
 
-    def take_turn(self, budgets: Budgets, clock: Callable[[], float]) -> TurnEnd:
+    def take_turn(self, budgets: Budgets, clock: Callable[[], float], *, fresh: bool) -> TurnEnd:
         socket = self._socket
         if self._paused:
             if not pending_events(socket) & _POLLIN and self._carry_over is None:
@@ -288,8 +232,10 @@ class ZmqListener:
             return TurnEnd.PAUSED
         receive = socket.recv
         by_id = self._by_id
-        turn: SharedTurn[AcceptedConnection] = SharedTurn(budgets, clock())
-        while True:
+        if fresh:
+            self._turn = SharedTurn(budgets, clock())
+        turn = self._turn
+        for _ in range(SLICE_RECORDS):
             if self._carry_over is not None:
                 (connection, frames, size), self._carry_over = self._carry_over, None
             else:
@@ -329,6 +275,7 @@ class ZmqListener:
             if turn.spend(connection, size, clock()):
                 self._finish_what_was_read()
                 return TurnEnd.BOUND
+        return TurnEnd.SLICE
 
     def look(self) -> bool:
         return bool(pending_events(self._socket) & _POLLIN) and not self._paused
@@ -356,7 +303,11 @@ class ZmqListener:
             if descriptor is not None:
                 shut_down(fd, descriptor.identity)
             return None
-        connection = self._claim(descriptor, routing_id)
+        connection = self._claim(descriptor, routing_id, self._curve.peer_key(first))
+        if not self._curve.admits(connection.peer_key):
+            # Taken off the list between its handshake and its first record.
+            connection.close()
+            return None
         try:
             sink = self._accept(connection)
         except Exception:
@@ -368,12 +319,14 @@ class ZmqListener:
             connection.disconnected("disconnected")
         return connection, frames, sum(map(len, frames))
 
-    def _claim(self, descriptor: Descriptor | None, routing_id: bytes) -> AcceptedConnection:
+    def _claim(
+        self, descriptor: Descriptor | None, routing_id: bytes, peer_key: str | None = None
+    ) -> AcceptedConnection:
         """Bind an id to its descriptor; None: the peer sent and was gone before it was read."""
         earlier = descriptor.connection if descriptor is not None else None
         connection = AcceptedConnection(
             listener=self, stage=self._stage, socket=self._socket, routing_id=routing_id, number=self._next_number(),
-            endpoint=self._endpoint, descriptor=descriptor,
+            endpoint=self._endpoint, descriptor=descriptor, peer_key=peer_key,
         )  # fmt: skip
         if descriptor is not None:
             descriptor.connection = connection
@@ -485,21 +438,14 @@ class ZmqListener:
                 descriptor = self._live.pop(fd, None)
                 if descriptor is not None and descriptor.connection is not None:
                     descriptor.connection.disconnected("disconnected")
-            elif event is MonitorEvent.HANDSHAKE_FAILED or event is MonitorEvent.AUTHENTICATION_FAILED:
-                self._stranger_came()
+            elif event in HANDSHAKE_FAILURES:
+                self._stranger_came(event, fd)
             elif event is MonitorEvent.STOPPED:
                 self._bury()
 
-    def _stranger_came(self) -> None:
-        """Say so for the 1st, 10th, 100th …: a port scanner must not fill the log, and an outage must show there."""
-        self._strangers += 1
-        if str(self._strangers).rstrip("0") == "1":
-            LOGGER.warning(
-                "a connection at %s ended before its ZeroMQ handshake (%d so far): what connects there is no mesh "
-                "node, or one with other keys; check who uses this port",
-                self._endpoint,
-                self._strangers,
-            )
+    def keys_removed(self) -> None:
+        for connection in list(self._by_id.values()):
+            connection.check_key(self._curve.admits)
 
     # -- closing the whole
 
@@ -511,24 +457,14 @@ class ZmqListener:
                 self._nobody_lingers = trio.Event()
                 await self._nobody_lingers.wait()
         finally:
+            if not self._socket.closed:
+                self._stage.remove_socket(self, self._socket_fd)
             self._close_socket()
-            with trio.move_on_after(CLOSE_SECONDS, shield=True):
-                await self._gone.wait()
-        if not self._gone.is_set():
-            raise InternalFailureError(f"{self!r} did not close within {CLOSE_SECONDS:g} s")
-
-    def _close_socket(self) -> None:
-        if not self._socket.closed:
-            self._stage.remove_socket(self, self._socket_fd)
-            self._sockets.close(self._socket)
+            await self._until_gone()
 
     def _bury(self) -> None:
-        """The closed socket is really gone, and with it every connection it had accepted."""
-        self._stage.remove_monitor(self._monitor.fd)
-        self._sockets.close(self._monitor.socket)
         for connection in list(self._by_id.values()):
             self.finish(connection)
         self._carry_over = None
         self._live.clear()
-        self._forget(self)
-        self._gone.set()
+        super()._bury()

@@ -19,6 +19,7 @@ from zlinkpy.wire.explain import check_body, check_count, check_flags, check_pre
 from zlinkpy.wire.limits import FLAG_METADATA, PREFIX_SIZE, TEXT_MAX
 from zlinkpy.wire.metadata import decode_metadata, encode_metadata
 from zlinkpy.wire.parse import PARSE_ERRORS, emit_unpack
+from zlinkpy.wire.recall import RECALLED
 from zlinkpy.wire.schema import Rid, Str, Text, mistake, utf8_size, violation
 from zlinkpy.wire.structures import PayloadHead
 from zlinkpy.wire.table import prefix_of
@@ -99,8 +100,13 @@ def _writer() -> Callable[[_Head], bytes]:
     return e.function("write_fanout", "command")
 
 
-_read_head = _reader()
 _write_head = _writer()
+
+
+# A publisher sends the same few topics and heads again and again: what was accepted once is recalled by its bytes (see
+# `zlinkpy.wire.recall`).
+_known: dict[tuple[bytes, bytes], tuple[str, _Head]] = {}
+_read_head = _reader()
 
 
 def check_topic(topic: str) -> bytes:
@@ -135,6 +141,11 @@ def decode_fanout(frames: Sequence[bytes]) -> FanoutEvent | Beacon:
         ProtocolError: `field` names the first offending place; ``fanout.beacon`` for the reserved topic with any other
             payload or number of frames.
     """
+    if len(frames) == 3:
+        found = _known.get((frames[0], frames[1]))
+        if found is not None:
+            topic, head = found
+            return FanoutEvent(topic, head.channel_name, head.source_rid, head.payload, frames[2], None)
     if frames and frames[0] == BEACON_TOPIC:
         if len(frames) != 2 or frames[1] != BEACON_PAYLOAD:
             violation("fanout.beacon", "the reserved topic carries exactly the beacon payload")
@@ -150,6 +161,10 @@ def decode_fanout(frames: Sequence[bytes]) -> FanoutEvent | Beacon:
         except (Misfit, ProtocolError, *PARSE_ERRORS):
             return _explain(frames)
         metadata = None if first == 2 else decode_metadata(frames[2])
+        if metadata is None:
+            if len(_known) >= RECALLED:
+                _known.clear()
+            _known[frames[0], frames[1]] = topic, head
         return FanoutEvent(topic, head.channel_name, head.source_rid, head.payload, frames[first], metadata)
     return _explain(frames)
 

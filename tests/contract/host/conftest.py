@@ -16,8 +16,9 @@ from zlinkpy.transport import MemoryNetwork
 
 
 @pytest.fixture
-async def lan() -> AsyncIterator[Lan]:
+async def lan(request: pytest.FixtureRequest) -> AsyncIterator[Lan]:
+    """A network of mesh nodes, or with `both_kinds` of the ends of a ClientServer channel, too."""
     assert isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock), "name autojump_clock in the test"
     network = MemoryNetwork(seed=1)
     async with network.transport("puppet") as wire:
-        yield Lan(network, wire)
+        yield Lan(network, wire, on_mesh=getattr(request, "param", "mesh") == "mesh")

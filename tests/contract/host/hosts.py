@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import pytest
 import trio
 from attrs import define, field
 
@@ -27,6 +28,8 @@ from zlinkpy.transport import MemoryNetwork
 
 MESH = "play"
 CHANNEL = "work"
+both_kinds = pytest.mark.parametrize("lan", ["mesh", "client_server"], indirect=True)
+"""For what holds on a channel of either topology."""
 
 
 @zl.message
@@ -78,6 +81,8 @@ class Node:
     got: list[tuple[Any, zl.MessageContext]]
     ended: list[Any]
     """Messages whose handler ran to its end."""
+    on_mesh: bool = True
+    """False for a node of a ClientServer channel."""
 
     @property
     def core(self) -> Any:
@@ -92,11 +97,18 @@ class Node:
     @property
     def targets(self) -> int:
         """Servers that a call on the channel can choose from."""
-        return self.rt.mesh_status(MESH).ready_targets[CHANNEL]
+        if self.on_mesh:
+            return self.rt.mesh_status(MESH).ready_targets[CHANNEL]
+        return self.rt.channel_status(CHANNEL).ready_targets
+
+    @property
+    def peers(self) -> tuple[Any, ...]:
+        """The diagnostic view of its peers."""
+        return self.rt.mesh_snapshot(MESH).peers if self.on_mesh else self.rt.channel_status(CHANNEL).peers
 
     def snapshot(self, rid: str) -> zl.MeshSnapshot | Any:
         """The diagnostic view of one peer, or None."""
-        return next((peer for peer in self.rt.mesh_snapshot(MESH).peers if peer.node_rid == rid), None)
+        return next((peer for peer in self.peers if peer.node_rid == rid), None)
 
     def is_ready(self, rid: str) -> bool:
         peer = self.snapshot(rid)
@@ -125,7 +137,20 @@ class Node:
         assert (status.permits_in_use, status.pending_requests, status.queued_jobs) == (0, 0, 0)
         assert len(self.core.requests) == 0
         assert self.core.ingress.parked == 0
-        assert not any(peer.waiting for peer in self.rt.mesh_snapshot(MESH).peers)
+        assert not any(peer.waiting for peer in self.peers)
+
+
+@define(eq=False)
+class AsMesh:
+    """A served channel with the decorators of a mesh, for tests that register handlers on either."""
+
+    served: zl.ServedChannel
+
+    def on_channel_send(self, channel: str) -> Callable[[Any], Any]:
+        return self.served.on_send
+
+    def on_channel_request(self, channel: str) -> Callable[[Any], Any]:
+        return self.served.on_request
 
 
 @define(eq=False)
@@ -136,6 +161,8 @@ class Lan:
     wire: Any
     store: MemoryStore = field(factory=MemoryStore)
     made: int = 0
+    on_mesh: bool = True
+    """False: nodes with a weight serve a ClientServer channel, the others use it; nobody is a member of a mesh."""
 
     @staticmethod
     def endpoint(port: int) -> str:
@@ -171,14 +198,6 @@ class Lan:
     ) -> AsyncIterator[Node]:
         """Run one node. With a `weight` it serves the channel, else it may call it (`uses`)."""
         host, telemetry = self.host(name, **options)
-        mesh = host.mesh(
-            MESH,
-            rid=name if options.get("location_store") is None else None,
-            rid_prefix=None if options.get("location_store") is None else name,
-            listen=self.endpoint(port) if port else "tcp://127.0.0.1:0",
-            peers=[peer if isinstance(peer, str) else self.endpoint(peer) for peer in peers],
-            default_request_timeout=timeout,
-        )
         got: list[tuple[Any, zl.MessageContext]] = []
         ended: list[Any] = []
 
@@ -193,6 +212,23 @@ class Lan:
             ended.append(message)
             return Answer(message.n, name)
 
+        ids = {"rid": name} if options.get("location_store") is None else {"rid_prefix": name}
+        listen = self.endpoint(port) if port else "tcp://127.0.0.1:0"
+        known = [peer if isinstance(peer, str) else self.endpoint(peer) for peer in peers]
+        if not self.on_mesh:
+            if weight is None:
+                host.use_client_server(CHANNEL, servers=known, default_request_timeout=timeout)
+            else:
+                served = host.serve_client_server(CHANNEL, listen=listen, weight=weight, **ids)  # type: ignore[arg-type]
+                if add is not None:
+                    add(AsMesh(served))  # type: ignore[arg-type]
+                else:
+                    served.on_send(note)
+                    served.on_request(ask)
+            async with host.run() as rt:
+                yield Node(name, host, rt, telemetry, got, ended, on_mesh=False)
+            return
+        mesh = host.mesh(MESH, listen=listen, peers=known, default_request_timeout=timeout, **ids)  # type: ignore[arg-type]
         if add is not None:
             add(mesh)
         else:
@@ -207,6 +243,7 @@ class Lan:
             mesh.use_channel(CHANNEL)
         async with host.run() as rt:
             yield Node(name, host, rt, telemetry, got, ended)
+        assert telemetry.refused == []
 
     async def rows(self) -> list[bytes]:
         """The keys in the store, without the counter that outlives every host."""

@@ -79,6 +79,8 @@ class Scene:
     server: Node
     meanwhile: Callable[[], Awaitable[None]] | None = None
     after: Callable[[], None] | None = None
+    again: Callable[[], bool] | None = None
+    """True once the scene is as it was before the call."""
 
 
 @asynccontextmanager
@@ -113,6 +115,7 @@ async def paused(lan: Lan) -> AsyncIterator[Scene]:
             held[0] = scene.server.use_up_permits()
 
         scene.meanwhile, scene.after = go_on, hold_again
+        scene.again = lambda: scene.caller.snapshot("a").paused
         yield scene
         held[0].all()
 
@@ -142,6 +145,25 @@ async def local_full(lan: Lan) -> AsyncIterator[Scene]:
         held[0].all()
 
 
+@asynccontextmanager
+async def admission(lan: Lan) -> AsyncIterator[Scene]:
+    """A client whose connection is being made while the call waits for it."""
+    async with lan.node("a", port=1, weight=100) as a, lan.node("z", peers=[1]) as z:
+        await z.target()
+        lan.network.delay("a", "z", 0.05)
+        (holder,) = z.core.holders
+
+        def is_made() -> bool:
+            return z.targets == 0 and holder._is_under_way()
+
+        def lose() -> None:
+            lan.network.cut(("a", "z"))
+
+        lose()
+        await until(is_made)
+        yield Scene(z, a, after=lose, again=is_made)
+
+
 CALLS: dict[str, Callable[[Node, int], Awaitable[object]]] = {
     "send_to_channel": lambda node, n: node.rt.send_to_channel(CHANNEL, Note(n)),
     "request_to_channel": lambda node, n: node.rt.request_to_channel(CHANNEL, Ask(n, hold=0.01), timeout=5),
@@ -150,9 +172,21 @@ CALLS: dict[str, Callable[[Node, int], Awaitable[object]]] = {
 }
 
 
+MESH_SCENES = (remote, slow, paused, local, local_full)
+CHANNEL_SCENES = (remote, slow, paused, admission)
+CHANNEL_CALLS = ("send_to_channel", "request_to_channel")
+
+
 @pytest.mark.contract("SA-205", "SA-241")
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("scene", [remote, slow, paused, local, local_full], ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize(
+    ("lan", "scene", "call"),
+    [
+        *(("mesh", scene, call) for scene in MESH_SCENES for call in CALLS),
+        *(("client_server", scene, call) for scene in CHANNEL_SCENES for call in CHANNEL_CALLS),
+    ],
+    indirect=["lan"],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
 async def test_a_call_cut_at_any_step_leaves_nothing_behind(
     autojump_clock: object, lan: Lan, scene: Callable[[Lan], object], call: str
 ) -> None:
@@ -176,8 +210,8 @@ async def test_a_call_cut_at_any_step_leaves_nothing_behind(
             cut_short += cut.cancelled
             if at.after is not None:
                 at.after()
-                if at.caller is not at.server:
-                    await until(lambda: at.caller.snapshot("a").paused)
+                if at.again is not None:
+                    await until(at.again)
         else:
             raise AssertionError(f"still cut after {STEPS} steps")
         statistics = at.caller.rt.request_statistics

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 import zlinkpy as zl
-from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Node, Note
+from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Node, Note, both_kinds
 from tests.puppet import Puppet, PuppetPair, until
 from zlinkpy.messages import Codecs
 from zlinkpy.wire import (
@@ -317,6 +317,7 @@ async def test_a_request_that_is_too_old_when_its_turn_comes_is_not_begun(autoju
         assert a.numbers == [2]
 
 
+@both_kinds
 @pytest.mark.contract("SA-204")
 async def test_a_handler_outlives_the_deadline_of_its_caller(autojump_clock: object, lan: Lan) -> None:
     async with lan.node("a", port=1, weight=100) as a, lan.node("z", peers=[1]) as z:
@@ -352,6 +353,7 @@ async def test_cancelled_before_it_was_taken_a_message_is_never_sent(autojump_cl
         assert not pair.app.commands(ChannelRequest)
 
 
+@both_kinds
 @pytest.mark.contract("SA-205")
 async def test_cancelled_after_it_was_taken_a_request_is_still_handled_once(autojump_clock: object, lan: Lan) -> None:
     async with lan.node("a", port=1, weight=100) as a, lan.node("z", peers=[1]) as z:
@@ -366,6 +368,7 @@ async def test_cancelled_after_it_was_taken_a_request_is_still_handled_once(auto
         z.assert_nothing_held()
 
 
+@both_kinds
 @pytest.mark.contract("SA-205")
 async def test_a_send_that_returned_was_not_cancelled(autojump_clock: object, lan: Lan) -> None:
     """A loop of sends under a deadline: what returned was delivered, and the message it was cut at was not."""
@@ -414,6 +417,7 @@ async def test_in_a_cancelled_scope_arguments_are_checked_and_nothing_is_sent(au
         assert z.rt.request_statistics.started == 0
 
 
+@both_kinds
 @pytest.mark.contract("SA-207")
 async def test_cancelling_after_completion_changes_nothing(autojump_clock: object, lan: Lan) -> None:
     async with lan.node("a", port=1, weight=100) as a, lan.node("z", peers=[1]) as z:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import zlinkpy as zl
-from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Note
+from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Note, both_kinds
 from tests.puppet import until
 from zlinkpy.mesh import peer_link
 
@@ -39,7 +39,11 @@ async def test_nodes_that_were_unlisted_for_a_while_find_each_other_after_a_brea
             await z.target(2)
 
 
-@pytest.mark.parametrize("sender_dials", [True, False])
+@pytest.mark.parametrize(
+    ("lan", "sender_dials"),
+    [("mesh", True), ("mesh", False), ("client_server", True)],
+    indirect=["lan"],
+)
 async def test_a_sender_that_leaves_in_order_loses_none_of_its_messages(
     autojump_clock: object, lan: Lan, sender_dials: bool
 ) -> None:
@@ -67,6 +71,7 @@ async def test_a_sender_that_leaves_in_order_loses_none_of_its_messages(
         assert receiver.rt.status.is_ready
 
 
+@both_kinds
 @pytest.mark.contract("SA-212")
 async def test_a_cancelled_body_still_gives_accepted_work_its_time(autojump_clock: object, lan: Lan) -> None:
     answers: list[Any] = []
@@ -93,6 +98,7 @@ async def test_a_cancelled_body_still_gives_accepted_work_its_time(autojump_cloc
     assert answers == [Answer(7, "b")]
 
 
+@both_kinds
 @pytest.mark.contract("SA-199")
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, type("Foreign", (BaseException,), {})])
 async def test_whatever_a_handler_raises_its_requester_is_answered(
@@ -215,7 +221,11 @@ async def test_replies_that_nobody_waits_for_any_more_are_given_up(autojump_cloc
         await until(lambda: server.rt.status.running_jobs == 0, 1)
 
 
-@pytest.mark.parametrize("server_dials", [True, False])
+@pytest.mark.parametrize(
+    ("lan", "server_dials"),
+    [("mesh", True), ("mesh", False), ("client_server", False)],
+    indirect=["lan"],
+)
 async def test_an_orderly_stop_waits_for_nobody_who_waits_for_nothing(
     autojump_clock: object, lan: Lan, server_dials: bool
 ) -> None:

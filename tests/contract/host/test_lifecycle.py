@@ -9,6 +9,7 @@ import zlinkpy as zl
 from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Note
 from tests.location_hosts import Gate, every
 from tests.puppet import until
+from zlinkpy.transport import MemoryNetwork
 from zlinkpy.wire import RuntimeState
 
 
@@ -200,3 +201,21 @@ async def test_a_message_on_its_way_when_the_drain_begins_is_still_handled(autoj
         result = await a.rt.shutdown()
         assert a.numbers == [1]
         assert result.outcome is zl.TerminationOutcome.STOPPED
+
+
+async def test_a_handler_reaches_its_host_s_calls_while_the_host_runs(autojump_clock: object) -> None:
+    host = zl.Host(transport=lambda entropy: MemoryNetwork(seed=1).transport("one"), watchdog=False)
+    mesh = host.mesh(MESH)
+    mesh.serve_channel(CHANNEL)
+
+    @mesh.on_channel_request(CHANNEL)
+    async def ask(request: Ask) -> Answer:
+        return Answer(request.n, host.runtime.node_rid(MESH))
+
+    with pytest.raises(zl.InvalidOperationError, match="not running"):
+        _ = host.runtime
+    async with host.run() as rt:
+        assert host.runtime is rt
+        assert (await rt.request_to_channel(CHANNEL, Ask())).who == rt.node_rid(MESH)
+    with pytest.raises(zl.InvalidOperationError, match="not running"):
+        _ = host.runtime

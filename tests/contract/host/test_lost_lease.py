@@ -22,7 +22,7 @@ async def test_a_host_that_lost_its_lease_is_in_error_and_takes_no_calls(autojum
         lease_driver=LeaseDriver.LOOP,
         watchdog=False,
     )
-    host.mesh(MESH, listen="tcp://a:0").serve_channel(CHANNEL)
+    host.mesh(MESH, listen="tcp://127.0.0.1:0").serve_channel(CHANNEL)
     async with host.run() as rt:
         [lease] = (await store.scan(b"owner-lease")).items
         owner = lease.key.decode().rpartition("\0")[2]

@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from tests.contract.mesh.nodes import World
+from tests.patient_clock import patient_clock
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ async def world() -> AsyncIterator[World]:
 @pytest.fixture
 def fast_clock() -> trio.testing.MockClock:
     """Twenty seconds in one: for real sockets, where a clock that jumps would not wait for them."""
-    return trio.testing.MockClock(rate=20)
+    return patient_clock(rate=20)
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -22,10 +22,13 @@ from zlinkpy.location.memory_store import MemoryStore
 from zlinkpy.location.rows import LeaseRow
 from zlinkpy.location.store import Applied, Delete
 from zlinkpy.mesh import MeshSnapshot, MeshStatus, PeerPhase, PeerSnapshot
+from zlinkpy.messages import Codecs
 from zlinkpy.telemetry.memory import InMemoryTelemetry
 from zlinkpy.transport import MemoryNetwork
+from zlinkpy.wire import ChannelRequest, ChannelSend, NodeRequest, NodeSend, PayloadHead, Reply
 
 CHANNEL = "work"
+CODEC = Codecs().default
 
 
 @zl.message
@@ -109,6 +112,9 @@ class Node:
         return await self.rt.request_to_channel(CHANNEL, Echo(n), **more)
 
 
+NodeT = TypeVar("NodeT", bound=Node)
+
+
 @define(eq=False)
 class World:
     """Where hosts and puppets meet."""
@@ -161,12 +167,17 @@ class World:
 
     async def host(self, name: str = "n", **more: Any) -> Node:
         """Start a host; it runs until `Node.stop`, at the latest as long as the world."""
-        node: Node = await self._nursery.start(self._run, name, more)
+        return await self.keep(self.running(name, **more))
+
+    async def keep(self, running: AbstractAsyncContextManager[NodeT]) -> NodeT:
+        """Enter `running`, in a task that leaves it when the host is to stop."""
+        node: NodeT = await self._nursery.start(self._run, running)
         return node
 
-    async def _run(self, name: str, more: dict[str, Any], task_status: trio.TaskStatus[Node]) -> None:
+    async def _run(self, running: AbstractAsyncContextManager[NodeT], *, task_status: trio.TaskStatus[NodeT]) -> None:
         # A task of its own: the host's nurseries have to be left by the task that entered them.
-        async with self.running(name, **more) as node:
+        async with running as node:
+            name = node.name
             self._hosts[name] = node
             task_status.started(node)
             await node.stopping.wait()
@@ -188,15 +199,34 @@ class World:
         object_client: bool = False,
         timeout: float | None = None,
         meshes: Sequence[str] = (),
+        max_message_bytes: int = 0,
         **host_options: Any,
     ) -> AsyncIterator[Node]:
         """Run a host. `serves` maps channels to weights; `store` gives it a gate to the world's store."""
         host, telemetry, got, way = self.build(
             name, serves=serves, uses=uses, peers=peers, rid=rid, listen=listen, store=store, gate=gate,
-            object_client=object_client, timeout=timeout, meshes=meshes, **host_options,
+            object_client=object_client, timeout=timeout, meshes=meshes, max_message_bytes=max_message_bytes,
+            **host_options,
         )  # fmt: skip
         async with host.run() as rt:
             yield Node(name, host, rt, telemetry, way, got, self)
+        assert telemetry.refused == []
+
+    def bare(self, name: str, way: Gate | None, **host_options: Any) -> tuple[zl.Host, InMemoryTelemetry]:
+        """A host of this world that has nothing registered."""
+        telemetry = InMemoryTelemetry()
+        number = next(self._numbers)
+        options: dict[str, Any] = {
+            "location_store": way,
+            "entropy": SeededEntropy(f"{name}-{number}"),
+            "telemetry": telemetry,
+            "watchdog": False,
+        } | host_options
+        network = self.network
+        if network is not None:
+            options["transport"] = lambda entropy: network.transport(name)
+            options["lease_driver"] = LeaseDriver.LOOP
+        return zl.Host(**options), telemetry
 
     def build(
         self,
@@ -212,39 +242,23 @@ class World:
         object_client: bool,
         timeout: float | None,
         meshes: Sequence[str],
+        max_message_bytes: int = 0,
         **host_options: Any,
     ) -> tuple[zl.Host, InMemoryTelemetry, list[Any], Gate | None]:
-        telemetry = InMemoryTelemetry()
         way = gate or (Gate(self.store) if store else None)
-        number = next(self._numbers)
-        options: dict[str, Any] = {
-            "location_store": way,
-            "entropy": SeededEntropy(f"{name}-{number}"),
-            "telemetry": telemetry,
-            "watchdog": False,
-        } | host_options
-        network = self.network
-        if network is not None:
-            options["transport"] = lambda entropy: network.transport(name)
-            options["lease_driver"] = LeaseDriver.LOOP
-        host = zl.Host(**options)
-        if way is None:
-            mesh = host.mesh(MESH, rid=rid or name, listen=listen, peers=peers, default_request_timeout=timeout)
-        else:
-            mesh = host.mesh(MESH, rid_prefix=name, listen=listen, peers=peers, default_request_timeout=timeout)
+        host, telemetry = self.bare(name, way, **host_options)
+        mesh = host.mesh(
+            MESH,
+            rid=(rid or name) if way is None else None,
+            rid_prefix=None if way is None else name,
+            listen=listen,
+            peers=peers,
+            default_request_timeout=timeout,
+            max_message_bytes=max_message_bytes,
+        )
         for other in meshes:
             host.mesh(other)
-        got: list[Any] = []
-
-        async def echo(message: Echo, context: zl.MessageContext) -> Echoed:
-            got.append(message)
-            await trio.sleep(message.hold)
-            return Echoed(message.n, name)
-
-        async def note(message: Note) -> None:
-            got.append(message)
-            await trio.sleep(message.hold)
-
+        got, echo, note = handlers_of(name)
         if object_client:
             mesh.object_client()
         else:
@@ -258,6 +272,22 @@ class World:
             if channel not in (serves or {}):
                 mesh.use_channel(channel)
         return host, telemetry, got, way
+
+
+def handlers_of(name: str) -> tuple[list[Any], Callable[..., Any], Callable[..., Any]]:
+    """The list of messages that the two handlers of a node were given, and the handlers."""
+    got: list[Any] = []
+
+    async def echo(message: Echo, context: zl.MessageContext) -> Echoed:
+        got.append(message)
+        await trio.sleep(message.hold)
+        return Echoed(message.n, name)
+
+    async def note(message: Note) -> None:
+        got.append(message)
+        await trio.sleep(message.hold)
+
+    return got, echo, note
 
 
 # -- one host and one puppet, connected
@@ -281,9 +311,49 @@ class Linked:
         """Sleep until that many seconds after ready."""
         await trio.sleep_until(self.T + seconds)
 
+    @property
+    def on_mesh(self) -> bool:
+        """False for the two ends of a ClientServer connection."""
+        return type(self.p) is Puppet
+
+    def note(self, n: int = 1, hold: float = 0.0) -> tuple[Any, bytes]:
+        """A one-way message to the host's handler, as a peer sends it."""
+        head = PayloadHead("Note", CODEC.content_type)
+        return NodeSend(head) if self.on_mesh else ChannelSend(CHANNEL, head), CODEC.encode(Note(n, hold))
+
+    def request(self, corr: int, hold: float = 0.0, ms: int = 120_000) -> tuple[Any, bytes]:
+        """A request to the host's handler, as a peer sends it."""
+        head = PayloadHead("Echo", CODEC.content_type)
+        command = NodeRequest(corr, ms, head) if self.on_mesh else ChannelRequest(corr, ms, CHANNEL, head)
+        return command, CODEC.encode(Echo(corr, hold))
+
+    def answer(self, corr: int, n: int = 1) -> None:
+        """The puppet's reply to a request of the host."""
+        head = PayloadHead("Echoed", CODEC.content_type)
+        self.pair.completion.send(Reply(corr, 0, 0, None, head), CODEC.encode(Echoed(n, "p")))
+
+    async def ask(self, n: int = 1, **more: Any) -> Any:
+        """A request of the host to the puppet."""
+        if self.on_mesh:
+            return await self.n.rt.request_to_node(MESH, "p", Echo(n), **more)
+        return await self.n.rt.request_to_channel(CHANNEL, Echo(n), **more)
+
+    async def tell(self, n: int = 1) -> None:
+        """A one-way message of the host to the puppet."""
+        if self.on_mesh:
+            await self.n.rt.send_to_node(MESH, "p", Note(n))
+        else:
+            await self.n.rt.send_to_channel(CHANNEL, Note(n))
+
 
 ROLES = ("dialling", "accepting")
 """What the host does: dial the puppet, or accept it."""
+ALL_ROLES = (*ROLES, "client", "server")
+"""With those on a ClientServer channel; a link item holds for all four (liveness.md §0)."""
+CALLERS = ("accepting", "client")
+"""Who calls whom by what: a node of a mesh the other, a client its server."""
+TOLD = (*ROLES, "client")
+"""Where the other end says what it is: a client says nothing."""
 
 
 async def linked(
@@ -296,6 +366,12 @@ async def linked(
 ) -> Linked:
     """Connect host `n` and puppet `p`, which serves the channel. `also`: further endpoints for the host to dial."""
     fields: dict[str, Any] = {"channels": {CHANNEL: 100}} | dict(puppet or {})
+    if role in ("client", "server"):
+        # Imported here: its nodes are a kind of those above.
+        from tests.contract.mesh.services import connected
+
+        node, other = await connected(world, role, fields, also=also, **host)
+        return Linked(node, other, other.pair)
     if role == "dialling":
         p = await world.listening("p", **fields)
         n = await world.host("n", peers=[p.endpoint, *also], **host)

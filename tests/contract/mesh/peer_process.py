@@ -1,6 +1,7 @@
 """A puppet in a process of its own, to be stopped, continued or killed: ``python -m tests.contract.mesh.peer_process``.
 
-Prints its endpoint, then one line per record it is told on the application lane.
+Prints its endpoint, then one line per record it is told on the application lane. With the argument ``service`` it is a
+server of a ClientServer channel instead of a mesh node.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import sys
 import trio
 
 from tests.puppet import Puppet, PuppetLane, RawSockets
+from tests.service_puppet import ServicePuppet
 from zlinkpy.wire import LivenessProbe, Record
 
 
 async def main() -> None:
     async with RawSockets() as wire:
-        puppet = Puppet(wire, "p", channels={"work": 100})
+        puppet: Puppet = (
+            ServicePuppet(wire, "p", channel="work", serves=True)
+            if sys.argv[1:] == ["service"]
+            else Puppet(wire, "p", channels={"work": 100})
+        )
 
         def tell(lane: PuppetLane, record: Record) -> bool:
             command = record.command

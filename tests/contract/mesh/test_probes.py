@@ -14,7 +14,7 @@ import trio
 from trio.abc import Instrument
 
 import zlinkpy as zl
-from tests.contract.mesh.nodes import CHANNEL, ROLES, Echo, Node, Note, World, linked, publish
+from tests.contract.mesh.nodes import ALL_ROLES, CALLERS, CHANNEL, ROLES, Echo, Node, Note, World, linked, publish
 from tests.puppet import COMPLETION, until
 from zlinkpy.errors import DeadlineExceededError, ZlinkError
 from zlinkpy.execution.timer import SharedTimer
@@ -37,6 +37,8 @@ from zlinkpy.wire import (
 )
 
 each_role = pytest.mark.parametrize("role", ROLES)
+each_end = pytest.mark.parametrize("role", ALL_ROLES)
+each_caller = pytest.mark.parametrize("role", CALLERS)
 SERVER = {CHANNEL: 100}
 SHAPES = Codecs().default
 
@@ -55,7 +57,7 @@ def after(times: list[float], start: float) -> list[float]:
     return [round(at - start, 3) for at in times]
 
 
-@each_role
+@each_end
 @pytest.mark.contract("LV-02", "LV-48", "LV-40", "LV-44")
 async def test_a_node_probes_every_five_seconds_whoever_dialled(
     autojump_clock: object, world: World, role: str
@@ -104,7 +106,7 @@ async def test_a_silent_peer_expires_at_fifteen_seconds_whatever_its_lease_and_t
 
 
 @pytest.mark.contract("LV-75")
-@each_role
+@each_end
 async def test_a_black_hole_expires_after_two_probes(autojump_clock: object, world: World, role: str) -> None:
     link = await linked(world, role)
     assert world.network is not None
@@ -173,7 +175,10 @@ async def test_one_owner_judges_the_peers_of_every_mesh_of_a_host(autojump_clock
     root = Path(zl.__file__).parent
     for path in root.rglob("*.py"):
         if path.parent.name != "link":
-            names = {node.id for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Name)}
+            nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+            names = {node.id for node in nodes if isinstance(node, ast.Name)}
+            names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+            names |= {node.name for node in nodes if isinstance(node, ast.alias)}
             assert not names & {"CHECK_INTERVAL", "PEER_DEADLINE", "ProbeLiveness"}, path
 
 
@@ -253,9 +258,12 @@ async def test_no_liveness_part_is_reachable_from_the_public_surface(autojump_cl
     assert found == []
 
 
+@each_end
 @pytest.mark.contract("LV-13", "LV-56")
-async def test_a_minute_of_probes_reaches_no_handler_queue_or_metric(autojump_clock: object, world: World) -> None:
-    link = await linked(world, serves=SERVER)
+async def test_a_minute_of_probes_reaches_no_handler_queue_or_metric(
+    autojump_clock: object, world: World, role: str
+) -> None:
+    link = await linked(world, role, serves=SERVER)
     before, series = link.n.rt.status, link.n.telemetry.series()
     probes = 0
     while trio.current_time() < link.T + 60:
@@ -271,14 +279,15 @@ async def test_a_minute_of_probes_reaches_no_handler_queue_or_metric(autojump_cl
     assert link.n.telemetry.series() == series
 
 
+@each_caller
 @pytest.mark.contract("LV-16")
-async def test_a_request_timeout_is_no_evidence_about_its_peer(autojump_clock: object, world: World) -> None:
-    link = await linked(world)
+async def test_a_request_timeout_is_no_evidence_about_its_peer(autojump_clock: object, world: World, role: str) -> None:
+    link = await linked(world, role)
     await link.at(11)
     link.p.answers_probes = False  # the probe of T+10 was the last one answered: the deadline is T+25
     link.p.hears = lambda lane, record: type(record.command) is Hello
     with pytest.raises(DeadlineExceededError):
-        await link.n.rt.request_to_node("play", "p", Echo(1), timeout=2.0)
+        await link.ask(timeout=2.0)
     assert link.n.is_ready("p")
     await link.at(24.999)
     assert link.n.is_ready("p")
@@ -286,13 +295,13 @@ async def test_a_request_timeout_is_no_evidence_about_its_peer(autojump_clock: o
     assert not link.n.is_ready("p")
 
 
-@each_role
+@pytest.mark.parametrize("role", ALL_ROLES)
 @pytest.mark.contract("LV-47", "LV-60")
 async def test_probes_leave_on_their_grid_under_a_thousand_messages_a_second(
     autojump_clock: object, world: World, role: str
 ) -> None:
     link = await linked(world, role)
-    command, payload = note()
+    command, payload = link.note()
     async with trio.open_nursery() as nursery:
 
         async def inbound() -> None:
@@ -304,37 +313,45 @@ async def test_probes_leave_on_their_grid_under_a_thousand_messages_a_second(
         async def outbound() -> None:
             while True:
                 for number in range(20):
-                    await link.n.rt.send_to_node("play", "p", Note(number))
+                    await link.tell(number)
                 await trio.sleep(0.02)
 
-        nursery.start_soon(inbound)
-        nursery.start_soon(outbound)
+        # On a ClientServer channel messages go one way.
+        if role != "client":
+            nursery.start_soon(inbound)
+        if role != "server":
+            nursery.start_soon(outbound)
         await link.at(15.5)
         nursery.cancel_scope.cancel()
     assert after(link.pair.probe_times, link.T) == pytest.approx([5, 10, 15], abs=0.01)
-    assert len(link.n.got) > 15_000
-    assert len(link.pair.app.commands(NodeSend)) > 15_000
+    sent = NodeSend if link.on_mesh else ChannelSend
+    assert role == "client" or len(link.n.got) > 15_000
+    assert role == "server" or len(link.pair.app.commands(sent)) > 15_000
 
 
+@each_caller
 @pytest.mark.contract("LV-60")
-async def test_a_probe_keeps_its_place_among_the_records_of_its_lane(autojump_clock: object, world: World) -> None:
-    link = await linked(world)
+async def test_a_probe_keeps_its_place_among_the_records_of_its_lane(
+    autojump_clock: object, world: World, role: str
+) -> None:
+    link = await linked(world, role)
     assert world.network is not None
     world.network.delay("n", "puppet", 0.5)
     for at in (4.8, 4.9, 5.1, 5.2):
         await link.at(at)
-        await link.n.rt.send_to_node("play", "p", Note(round(at * 10)))
+        await link.tell(round(at * 10))
     await link.at(6)
     kinds = [type(record.command) for _, record in link.pair.app.records if type(record.command) is not ReceiveFlow]
-    assert kinds[-5:] == [NodeSend, NodeSend, LivenessProbe, NodeSend, NodeSend]
+    sent = NodeSend if link.on_mesh else ChannelSend
+    assert kinds[-5:] == [sent, sent, LivenessProbe, sent, sent]
 
 
-@each_role
+@pytest.mark.parametrize("role", [*ROLES, "server"])
 @pytest.mark.contract("LV-51", "LV-50")
 async def test_a_probe_never_waits_behind_blocked_handlers(autojump_clock: object, world: World, role: str) -> None:
     link = await linked(world, role)
     for corr in range(1, 21):
-        command, payload = request(corr, hold=60.0)
+        command, payload = link.request(corr, hold=60.0)
         link.pair.app.send(command, payload)
     await until(lambda: len(link.n.got) == 20)
     for probe in range(1, 11):
@@ -359,11 +376,11 @@ def relieve(n: Node, count: int) -> None:
         n.rt._core.permits.release()
 
 
-@each_role
+@each_end
 @pytest.mark.contract("LV-52", "LV-170")
 async def test_a_paused_node_answers_probes_and_stays_ready(autojump_clock: object, world: World, role: str) -> None:
     link = await linked(world, role, serves=SERVER, job_queue=zl.JobQueueOptions(max_queued_application_jobs=10))
-    before = link.n.rt.status
+    before, targets = link.n.rt.status, link.n.targets
     press(link.n, 8)
     await trio.sleep(0.001)
     assert link.pair.app.commands(ReceiveFlow)[-1] == ReceiveFlow(FlowState.PAUSED)
@@ -375,16 +392,17 @@ async def test_a_paused_node_answers_probes_and_stays_ready(autojump_clock: obje
     status = link.n.rt.status
     assert (status.state, status.is_ready) == (before.state, before.is_ready)
     assert link.n.is_ready("p")
-    assert link.n.targets == 2
+    assert link.n.targets == targets
     assert after(link.pair.probe_times, link.T) == [5, 10, 15, 20, 25, 30]
     relieve(link.n, 8)
     await trio.sleep(0.001)
     assert link.pair.app.commands(ReceiveFlow)[-1] == ReceiveFlow(FlowState.RUNNING)
 
 
+@each_end
 @pytest.mark.contract("LV-171")
-async def test_pressure_of_its_own_moves_no_peer_s_deadline(autojump_clock: object, world: World) -> None:
-    link = await linked(world, job_queue=zl.JobQueueOptions(max_queued_application_jobs=10))
+async def test_pressure_of_its_own_moves_no_peer_s_deadline(autojump_clock: object, world: World, role: str) -> None:
+    link = await linked(world, role, job_queue=zl.JobQueueOptions(max_queued_application_jobs=10))
     press(link.n, 8)
     link.p.answers_probes = False
     link.p.hears = lambda lane, record: type(record.command) is Hello
@@ -441,15 +459,16 @@ async def test_a_probe_before_admission_ends_that_connection(autojump_clock: obj
     assert link.pair.is_up
 
 
+@pytest.mark.parametrize("role", ["accepting", "server"])
 @pytest.mark.contract("LV-69")
 async def test_a_peer_s_messages_move_the_last_receive_time_and_no_deadline(
-    autojump_clock: object, world: World
+    autojump_clock: object, world: World, role: str
 ) -> None:
-    link = await linked(world)
+    link = await linked(world, role)
     link.p.answers_probes = False
     link.p.hears = lambda lane, record: type(record.command) is Hello
     await link.at(8)
-    command, payload = note()
+    command, payload = link.note()
     link.pair.app.send(command, payload)
     await trio.sleep(0.001)
     assert link.n.peer("p").last_receive == pytest.approx(link.T + 8)

@@ -8,7 +8,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from tests.contract.mesh.nodes import CHANNEL, ROLES, Echo, World, linked, publish, refused
+from tests.contract.mesh.nodes import ALL_ROLES, CHANNEL, ROLES, TOLD, Echo, World, linked, publish, refused
 from tests.puppet import APP, COMPLETION, until
 from zlinkpy.errors import ShuttingDownError, UnavailableError
 from zlinkpy.link import FailureReason
@@ -17,6 +17,8 @@ from zlinkpy.telemetry import catalogue
 from zlinkpy.wire import Close, CloseReason, Hello, Lane, LivenessAck, LivenessProbe, RejectReason, RuntimeState, Update
 
 each_role = pytest.mark.parametrize("role", ROLES)
+each_end = pytest.mark.parametrize("role", ALL_ROLES)
+each_told = pytest.mark.parametrize("role", TOLD)
 SERVER = {CHANNEL: 100}
 
 
@@ -31,6 +33,7 @@ async def test_a_descriptor_and_a_live_lease_make_no_target(autojump_clock: obje
     for _ in range(10):
         await trio.sleep(1)
         assert not n.is_ready("p")
+        assert n.status.ready_peers == 0
         assert n.targets == 0
         with refused(UnavailableError):
             await n.echo()
@@ -132,18 +135,29 @@ async def test_an_accepted_peer_that_is_not_the_described_one_is_rejected_and_th
     assert n.targets == 1
 
 
-@pytest.mark.contract("LV-127")
-async def test_a_manual_intent_does_not_relax_the_described_identity(autojump_clock: object, world: World) -> None:
+@pytest.mark.contract("LV-127", "LO-159")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"lifecycle_generation": 8}, FailureReason.GENERATION_MISMATCH),
+        ({"node_rid": "q"}, FailureReason.IDENTITY_MISMATCH),
+        ({"security_identity": "other"}, FailureReason.SECURITY_MISMATCH),
+    ],
+    ids=["generation", "identity", "security"],
+)
+async def test_a_manual_intent_does_not_relax_the_described_identity(
+    autojump_clock: object, world: World, changes: dict[str, Any], reason: FailureReason
+) -> None:
     p = await world.listening("p", channels=SERVER)
     await publish(world, p)
     n = await world.host("n", store=True, peers=[p.endpoint])
     await n.ready("p")
     described = p.admission
-    p.admission = evolve(described, lifecycle_generation=8)
+    p.admission = evolve(described, **changes)
     p.pair.hang_up()
     await trio.sleep(20)
     assert n.status.ready_peers == 0
-    assert n.failure("p").reason is FailureReason.GENERATION_MISMATCH
+    assert n.failure("p").reason is reason
     p.admission = described
     await n.ready("p")
 
@@ -183,7 +197,7 @@ async def test_one_admitted_lane_is_not_ready(autojump_clock: object, world: Wor
 # -- the end of ready
 
 
-@each_role
+@each_end
 @pytest.mark.contract("LV-119", "LV-166")
 @pytest.mark.parametrize("reason", [CloseReason.ORDERLY, CloseReason.DRAINING])
 async def test_an_orderly_close_ends_ready_at_once(
@@ -201,7 +215,7 @@ async def test_an_orderly_close_ends_ready_at_once(
     await until(lambda: link.pair.is_gone)
 
 
-@each_role
+@each_end
 @pytest.mark.contract("LV-120")
 async def test_a_killed_peer_is_not_ready_at_once(autojump_clock: object, world: World, role: str) -> None:
     link = await linked(world, role)
@@ -215,7 +229,7 @@ async def test_a_killed_peer_is_not_ready_at_once(autojump_clock: object, world:
     assert link.n.telemetry.total(catalogue.PEER_DISCONNECTS, reason="transport_error") == 1
 
 
-@each_role
+@each_told
 @pytest.mark.contract("LV-121")
 @pytest.mark.parametrize(
     ("changes", "reason"),
@@ -254,7 +268,7 @@ async def test_a_newer_connection_of_the_same_run_replaces_the_older(autojump_cl
     assert [round(at - (pair.ready_at or 0), 3) for at in pair.probe_times][:2] == [5, 10]
 
 
-@each_role
+@each_told
 @pytest.mark.contract("LV-123", "LV-174")
 @pytest.mark.parametrize(
     "state",
@@ -279,7 +293,8 @@ async def test_a_peer_that_does_not_serve_is_no_target_and_stays_connected(
     (peer,) = link.n.status.peers
     assert peer.state is PeerState.DRAINING
     # It still carries what belongs to what it has accepted: node direct ignores drain, control goes on.
-    await link.n.rt.send_to_node("play", "p", Echo(5))
+    if link.on_mesh:
+        await link.n.rt.send_to_node("play", "p", Echo(5))
     await link.at(20)
     assert link.pair.is_up
     assert link.n.is_ready("p")
@@ -311,6 +326,7 @@ async def test_a_draining_node_takes_no_new_call_and_finishes_the_accepted_ones(
             RuntimeState.DRAINING
         )
         assert other.targets == 0
+        assert link.n.targets == 0
         with refused(UnavailableError):
             await other.echo()
         with pytest.raises(ShuttingDownError):

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from tests.contract.mesh.nodes import CHANNEL, ROLES, Echo, Note, World, linked, refused
+from tests.contract.mesh import services
+from tests.contract.mesh.nodes import CHANNEL, ROLES, Echo, Node, Note, World, linked, refused
 from tests.puppet import APP, COMPLETION, until
 from zlinkpy.errors import UnavailableError
 from zlinkpy.link import FailureReason
@@ -98,14 +99,14 @@ async def test_a_malformed_probe_or_ack_closes_its_connection(
 
 
 @pytest.fixture
-async def peer_process() -> AsyncIterator[tuple[Any, str, list[list[str]]]]:
-    """A puppet in another process: (process, endpoint, lines it printed)."""
+async def peer_process(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, str, list[list[str]]]]:
+    """A puppet in another process: (process, endpoint, lines it printed). The parameter ``service``: a server."""
     lines: list[list[str]] = []
     async with trio.open_nursery() as nursery:
         process = await nursery.start(
             partial(
                 trio.run_process,
-                [sys.executable, "-m", "tests.contract.mesh.peer_process"],
+                [sys.executable, "-m", "tests.contract.mesh.peer_process", *([request.param] if request.param else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 check=False,
@@ -131,13 +132,28 @@ async def peer_process() -> AsyncIterator[tuple[Any, str, list[list[str]]]]:
             nursery.cancel_scope.cancel()
 
 
+each_process = pytest.mark.parametrize("peer_process", ["", "service"], indirect=True, ids=["mesh", "channel"])
+
+
+async def connected_with(world: World, endpoint: str, kind: str) -> Node:
+    """A host that is ready for the puppet process."""
+    node = await (
+        services.client(world, "n", servers=[endpoint]) if kind == "service" else world.host("n", peers=[endpoint])
+    )
+    await node.ready("p", seconds=60)
+    return node
+
+
+@each_process
 @pytest.mark.contract("LV-75")
 async def test_a_stopped_process_expires_by_fifteen_seconds_after_two_probes(
-    fast_clock: object, sockets: World, peer_process: tuple[Any, str, list[list[str]]]
+    fast_clock: object,
+    sockets: World,
+    peer_process: tuple[Any, str, list[list[str]]],
+    request: pytest.FixtureRequest,
 ) -> None:
     process, endpoint, lines = peer_process
-    n = await sockets.host("n", peers=[endpoint])
-    await n.ready("p", seconds=60)
+    n = await connected_with(sockets, endpoint, request.node.callspec.params["peer_process"])
     ready = trio.current_time()
     process.send_signal(signal.SIGSTOP)
     try:
@@ -158,13 +174,16 @@ async def test_a_stopped_process_expires_by_fifteen_seconds_after_two_probes(
     await n.ready("p", seconds=60)
 
 
+@each_process
 @pytest.mark.contract("LV-120")
 async def test_a_killed_process_is_not_ready_at_once(
-    fast_clock: object, sockets: World, peer_process: tuple[Any, str, list[list[str]]]
+    fast_clock: object,
+    sockets: World,
+    peer_process: tuple[Any, str, list[list[str]]],
+    request: pytest.FixtureRequest,
 ) -> None:
     process, endpoint, _ = peer_process
-    n = await sockets.host("n", peers=[endpoint])
-    await n.ready("p", seconds=60)
+    n = await connected_with(sockets, endpoint, request.node.callspec.params["peer_process"])
     process.kill()
     await until(lambda: not n.is_ready("p"), 4)
     failure = n.failure("p")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from tests.contract.mesh import services
 from tests.contract.mesh.nodes import CHANNEL, World, linked
 from tests.puppet import until
 from zlinkpy.link import FailureReason
@@ -81,6 +82,83 @@ async def test_an_invalid_record_ends_its_own_connection_and_tells_the_peer_whic
     assert link.n.is_ready("p")
     assert link.n.rt.status.permits_in_use == 0
     assert len(link.p.lanes) == 2
+
+
+def service_vectors(role: str, *, valid: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """File, name and vector of everything that an end of a ClientServer connection can be sent."""
+    direction = "toServer" if role == "server" else "toClient"
+    for path in sorted(VECTORS.glob("[0-9]*.json")) + [VECTORS / "prefix.json"]:
+        for vector in json.loads(path.read_text(encoding="utf-8")):
+            fits = vector["topology"] == "clientServer" and vector["direction"] == direction
+            if fits and vector["valid"] is valid and vector["frames"]:
+                yield path.stem, vector["name"], vector
+
+
+@pytest.mark.contract("LV-178", "LV-53", "LV-54")
+@pytest.mark.parametrize("role", ["client", "server"])
+async def test_an_invalid_record_ends_its_own_clientserver_connection(
+    autojump_clock: object, world: World, role: str
+) -> None:
+    if role == "server":
+        node = await services.server(world, "n")
+        bad, good = (services.client_puppet(world, rid) for rid in ("bad", "q"))
+        other = await good.connect(node.endpoint)
+    else:
+        bad, good = [await services.listening(world, rid) for rid in ("bad", "q")]
+        node = await services.client(world, "n", servers=[bad.endpoint, good.endpoint])
+        await node.ready("bad", "q")
+        other = good.pair
+    tried = 0
+    for _, name, vector in service_vectors(role, valid=False):
+        tried += 1
+        if role == "server":
+            pair = await bad.connect(node.endpoint)
+        else:
+            await node.ready("bad", seconds=20)
+            pair = bad.pair
+        pair.app.send_raw(frames_of(vector))
+        await trio.sleep(0.001)
+        assert pair.is_gone, name
+        farewell = pair.farewell
+        assert farewell is not None, name
+        assert (farewell.reason, farewell.field) == (CloseReason.PROTOCOL_ERROR, vector["field"]), name
+        assert pair.app.commands(LivenessAck) == [], name
+        failure = node.failure("bad")
+        assert failure is not None, name
+        assert failure.reason is FailureReason.PROTOCOL_ERROR, name
+    assert tried > 200
+    assert node.got == []
+    assert other.is_up
+    assert node.rt.status.permits_in_use == 0
+
+
+@pytest.mark.contract("LV-70", "LV-177")
+@pytest.mark.parametrize("role", ["client", "server"])
+async def test_no_other_record_of_a_channel_moves_a_deadline(autojump_clock: object, world: World, role: str) -> None:
+    link = await linked(world, role)
+    link.p.answers_probes = False
+    link.p.hears = lambda lane, record: True
+    await link.at(6)
+    sent = 0
+    for _, name, vector in service_vectors(role, valid=True):
+        frames = frames_of(vector)
+        command = decode(frames, topology=Topology.CLIENT_SERVER).command
+        # The vectors' channel is another one, which only the channel's own server would refuse.
+        if type(command) in LINK or getattr(command, "channel_name", CHANNEL) != CHANNEL:
+            continue
+        sent += 1
+        link.pair.app.send_raw(frames)
+        await trio.sleep(0.01)
+        assert link.pair.is_up, name
+    if role == "server":
+        link.pair.app.send(*link.request(1))
+        link.pair.app.send(*link.note())
+    else:
+        assert sent > 20
+    await link.at(14.999)
+    assert link.n.is_ready("p")
+    await link.at(15.001)
+    assert not link.n.is_ready("p")
 
 
 @pytest.mark.contract("LV-70", "LV-177")

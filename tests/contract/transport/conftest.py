@@ -1,4 +1,4 @@
-"""Every test here runs in both worlds, each with the clock that fits it."""
+"""Every test here runs in every world, each with the clock that fits it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Iterator
 import pytest
 from trio.testing import MockClock
 
-from tests.contract.transport.worlds import REAL_RATE, MemoryWorld, World, ZmqWorld
+from tests.contract.transport.worlds import REAL_RATE, DealerTransport, MemoryWorld, World, ZmqWorld
+from zlinkpy.transport import ZmqTransport
 
 
-@pytest.fixture(params=["zmq", "memory"])
+@pytest.fixture(params=["zmq", "dealer", "memory"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
 def clock(kind: str) -> MockClock:
-    return MockClock(rate=REAL_RATE) if kind == "zmq" else MockClock(autojump_threshold=0)
+    return MockClock(autojump_threshold=0) if kind == "memory" else MockClock(rate=REAL_RATE)
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def world(kind: str) -> Iterator[World]:
     """
     gc.collect()
     before = _descriptors()
-    made: World = ZmqWorld() if kind == "zmq" else MemoryWorld()
+    made: World = MemoryWorld() if kind == "memory" else ZmqWorld(DealerTransport if kind == "dealer" else ZmqTransport)
     yield made
     made.assert_nothing_left()
     gc.collect()

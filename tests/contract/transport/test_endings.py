@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.contract.transport.worlds import Reception, Recorder, World, echo, eventually
+from tests.contract.transport.worlds import Reception, Recorder, World, connect, echo, eventually
 from zlinkpy.transport import Connection, ConnectionClosed
 from zlinkpy.transport.interface import DIAL_SECONDS
 
@@ -14,15 +14,9 @@ from zlinkpy.transport.interface import DIAL_SECONDS
 @pytest.mark.parametrize("closer", ["dialler", "acceptor"])
 async def test_a_close_is_observed_by_both_ends_once(world: World, clock: MockClock, closer: str) -> None:
     async with world.host("a") as near, world.host("b") as far:
-        reception = Reception()
-        listener = await far.listen(world.endpoint(), reception.accept)
-        sink = Recorder()
-        connection = near.dial(listener.endpoint, sink)
-        await sink.until_opened()
-        connection.send([b"hello"])
-        accepted = await reception.until(1)
-        assert accepted.connection is not None
-        first, second = (connection, accepted.connection)[:: 1 if closer == "dialler" else -1]
+        pair = await connect(world, near, far)
+        sink, accepted = pair.sink, pair.peer_sink
+        first, second = (pair.connection, pair.peer)[:: 1 if closer == "dialler" else -1]
         first.close()
         # The request returns at once; the observation comes from the receive stage.
         assert sink.cause is None
@@ -71,19 +65,16 @@ async def test_closing_one_accepted_peer_leaves_the_others(world: World, clock: 
 async def test_a_lingering_close_of_a_dialled_connection_flushes(world: World, clock: MockClock) -> None:
     count = 800
     async with world.host("a") as near, world.host("b") as far:
-        reception = Reception()
-        listener = await far.listen(world.endpoint(), reception.accept)
-        sink = Recorder()
-        connection = near.dial(listener.endpoint, sink)
-        await sink.until_opened()
+        pair = await connect(world, near, far)
         for number in range(count):
-            assert connection.send([b"%d" % number, b"x" * 1000])
-        connection.post([b"close"])
-        connection.close(linger=20.0)
-        await sink.until_closed()
-        accepted = await reception.until(1)
-        await accepted.until_closed()
-        assert [frames[0] for frames in accepted.records] == [b"%d" % number for number in range(count)] + [b"close"]
+            assert pair.connection.send([b"%d" % number, b"x" * 1000])
+        pair.connection.post([b"close"])
+        pair.connection.close(linger=20.0)
+        await pair.sink.until_closed()
+        await pair.peer_sink.until_closed()
+        assert [frames[0] for frames in pair.peer_sink.records[1:]] == [b"%d" % number for number in range(count)] + [
+            b"close"
+        ]
 
 
 async def test_a_lingering_close_of_an_accepted_connection_lets_the_peer_read_the_last_record(
@@ -96,42 +87,28 @@ async def test_a_lingering_close_of_an_accepted_connection_lets_the_peer_read_th
             connection.close()
 
     async with world.host("a") as near, world.host("b") as far:
-        reception = Reception()
-        listener = await far.listen(world.endpoint(), reception.accept)
-        sink = Recorder(hang_up_after_close)
-        connection = near.dial(listener.endpoint, sink)
-        await sink.until_opened()
-        connection.send([b"hello"])
-        accepted = (await reception.until(1)).connection
-        assert accepted is not None
+        pair = await connect(world, near, far, Recorder(hang_up_after_close))
         for number in range(count):
-            assert accepted.send([b"%d" % number, b"x" * 1000])
-        accepted.post([b"close"])
-        accepted.close(linger=1000.0)
+            assert pair.peer.send([b"%d" % number, b"x" * 1000])
+        pair.peer.post([b"close"])
+        pair.peer.close(linger=1000.0)
         # The peer hangs up when it has read it: nobody waits for the end of the linger.
-        await reception.sinks[0].until_closed(within=60.0)
-        await sink.until_closed()
-        assert [frames[0] for frames in sink.records] == [b"%d" % number for number in range(count)] + [b"close"]
+        await pair.peer_sink.until_closed(within=60.0)
+        await pair.sink.until_closed()
+        assert [frames[0] for frames in pair.sink.records] == [b"%d" % number for number in range(count)] + [b"close"]
 
 
 async def test_a_peer_that_does_not_hang_up_is_cut_off_after_the_linger(world: World, clock: MockClock) -> None:
     async with world.host("a") as near, world.host("b") as far:
-        reception = Reception()
-        listener = await far.listen(world.endpoint(), reception.accept)
-        sink = Recorder()
-        connection = near.dial(listener.endpoint, sink)
-        await sink.until_opened()
-        connection.send([b"hello"])
-        accepted = (await reception.until(1)).connection
-        assert accepted is not None
-        accepted.send([b"close"])
-        accepted.close(linger=1.0)
-        connection.send([b"I stay"])
-        await sink.until_closed()
-        await reception.sinks[0].until_closed()
-        assert sink.records == [[b"close"]]
+        pair = await connect(world, near, far)
+        pair.peer.send([b"close"])
+        pair.peer.close(linger=1.0)
+        pair.connection.send([b"I stay"])
+        await pair.sink.until_closed()
+        await pair.peer_sink.until_closed()
+        assert pair.sink.records == [[b"close"]]
         # Records that come after the close was asked for reach nobody.
-        assert reception.sinks[0].records == [[b"hello"]]
+        assert pair.peer_sink.records == [[b"hello"]]
 
 
 @pytest.mark.parametrize("times", range(3))
@@ -139,19 +116,13 @@ async def test_what_arrived_before_a_disconnect_is_handed_over_first(
     world: World, clock: MockClock, times: int
 ) -> None:
     async with world.host("a") as near, world.host("b") as far:
-        reception = Reception(echo)
-        listener = await far.listen(world.endpoint(), reception.accept)
-        sink = Recorder()
-        connection = near.dial(listener.endpoint, sink)
-        await sink.until_opened()
-        connection.send([b"hello"])
+        pair = await connect(world, near, far, reception=Reception(echo))
+        sink = pair.sink
         await sink.until_records(1)
-        accepted = reception.sinks[0].connection
-        assert accepted is not None
         for number in range(100):
-            accepted.send([b"%d" % number])
-        accepted.send([b"close"])
-        accepted.close(linger=0.5)
+            pair.peer.send([b"%d" % number])
+        pair.peer.send([b"close"])
+        pair.peer.close(linger=0.5)
         # The peer hangs up before the loop gets to read a single record.
         world.settle()
         await sink.until_closed()
@@ -301,20 +272,13 @@ async def test_closing_a_listener_closes_its_connections_before_it_returns(world
 
 async def test_closing_a_listener_waits_for_those_that_linger(world: World, clock: MockClock) -> None:
     async with world.host("a") as near, world.host("b") as far:
-        reception = Reception()
-        listener = await far.listen(world.endpoint(), reception.accept)
-        sink = Recorder()
-        connection = near.dial(listener.endpoint, sink)
-        await sink.until_opened()
-        connection.send([b"hello"])
-        accepted = (await reception.until(1)).connection
-        assert accepted is not None
-        accepted.post([b"close"])
-        accepted.close(linger=2.0)
-        await listener.aclose()
-        assert reception.sinks[0].cause == "closed here"
-        await sink.until_closed()
-        assert sink.records == [[b"close"]]
+        pair = await connect(world, near, far)
+        pair.peer.post([b"close"])
+        pair.peer.close(linger=2.0)
+        await pair.listener.aclose()
+        assert pair.peer_sink.cause == "closed here"
+        await pair.sink.until_closed()
+        assert pair.sink.records == [[b"close"]]
 
 
 async def test_leaving_the_transport_closes_everything(world: World, clock: MockClock) -> None:

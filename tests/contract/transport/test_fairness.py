@@ -14,8 +14,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from tests.contract.transport.worlds import Reception, Recorder, World, eventually
-from zlinkpy.transport import Connection
+from tests.contract.transport.worlds import Reception, Recorder, World, audience, connect, eventually
+from zlinkpy.transport import Connection, Publisher
 from zlinkpy.transport.interface import ROTATION_RECORDS, ROTATION_SECONDS
 from zlinkpy.transport.rotation import Budgets
 
@@ -37,16 +37,23 @@ class Ledger:
         return max(rotation for rotation, who in self.taken if who == name)
 
 
-class Dialled:
-    """A host that dialled several peers, each with a socket of its own, and finds their records all at once."""
+class Inlets:
+    """A host with several peers, each behind a socket of its own, that finds their records all at once."""
 
     def __init__(self, stack: AsyncExitStack, world: World, **budgets: Any) -> None:
         self._stack = stack
         self._world = world
         self._budgets = budgets
         self.ledger = Ledger()
-        self.connections: dict[str, Connection] = {}
-        self.peers: dict[str, Connection] = {}
+        self.connections: dict[str, Any] = {}
+
+    async def join(self, near: Any, far: Any, name: str, sink: Recorder) -> None:
+        """Connect `sink` to a peer called `name`."""
+        raise NotImplementedError
+
+    def send(self, name: str, frame: bytes) -> None:
+        """Have that peer send a record."""
+        raise NotImplementedError
 
     async def connect(self, *names: str, slow: dict[str, float] | None = None, clock: MockClock) -> None:
         world = self._world
@@ -55,32 +62,27 @@ class Dialled:
             world.host("near", queue=100_000, budgets=Budgets(**self._budgets))
         )
         far = await self._stack.enter_async_context(world.host("far", queue=100_000))
-        reception = Reception()
-        listener = await far.listen(world.endpoint(), reception.accept)
 
         def taker(name: str) -> Any:
-            def take(connection: Connection, frames: list[bytes]) -> None:
+            def take(connection: Any, frames: list[bytes]) -> None:
                 self.ledger.taken.append((self.ledger.rotations["rotations"], name))
                 if slow and name in slow:
                     clock.jump(slow[name])
 
             return take
 
-        for number, name in enumerate(names, start=1):
-            sink = Recorder(taker(name))
-            self.connections[name] = near.dial(listener.endpoint, sink)
-            await sink.until_opened()
-            self.connections[name].send([b"hello"])
-            peer = (await reception.until(number)).connection
-            assert peer is not None
-            self.peers[name] = peer
+        for name in names:
+            sink = Recorder()
+            await self.join(near, far, name, sink)
+            self.connections[name] = sink.connection
             self.connections[name].pause()
+            sink._on_record = taker(name)
         self.ledger.rotations = world.count_rotations(near)
 
     async def flood(self, records: dict[str, int], size: int = 1) -> None:
         for name, count in records.items():
             for _ in range(count):
-                assert self.peers[name].send([b"x" * size])
+                self.send(name, b"x" * size)
         # What one scheduler pass sends leaves when the pass is over.
         await trio.testing.wait_all_tasks_blocked()
         self._world.settle()
@@ -91,11 +93,48 @@ class Dialled:
         await eventually(lambda: len(self.ledger.taken) >= total)
 
 
-@pytest.mark.contract("LV-109")
-async def test_a_rotation_takes_at_most_64_records_of_a_connection(world: World, clock: MockClock) -> None:
+class Dialled(Inlets):
+    """It dialled them."""
+
+    def __init__(self, stack: AsyncExitStack, world: World, **budgets: Any) -> None:
+        super().__init__(stack, world, **budgets)
+        self._peers: dict[str, Connection] = {}
+
+    async def join(self, near: Any, far: Any, name: str, sink: Recorder) -> None:
+        self._peers[name] = (await connect(self._world, near, far, sink)).peer
+
+    def send(self, name: str, frame: bytes) -> None:
+        assert self._peers[name].send([frame])
+
+
+class Subscribed(Inlets):
+    """They publish and it subscribed to each."""
+
+    def __init__(self, stack: AsyncExitStack, world: World, **budgets: Any) -> None:
+        super().__init__(stack, world, **budgets)
+        self._publishers: dict[str, Publisher] = {}
+
+    async def join(self, near: Any, far: Any, name: str, sink: Recorder) -> None:
+        self._publishers[name] = publisher = await far.publish(self._world.endpoint())
+        await audience(publisher, (near, [b""]), sinks=[sink])
+
+    def send(self, name: str, frame: bytes) -> None:
+        self._publishers[name].publish([frame])
+
+
+@pytest.fixture(params=[Dialled, Subscribed])
+def inlets(request: pytest.FixtureRequest) -> type[Inlets]:
+    path: type[Inlets] = request.param
+    return path
+
+
+@pytest.mark.contract("LV-109", "LV-115")
+async def test_a_rotation_takes_at_most_64_records_of_a_connection(
+    world: World, clock: MockClock, inlets: type[Inlets]
+) -> None:
     assert ROTATION_RECORDS == 64
     async with AsyncExitStack() as stack:
-        host = Dialled(stack, world, **OUT_OF_REACH)
+        host = inlets(stack, world, **OUT_OF_REACH)
         await host.connect("P", clock=clock)
         await host.flood({"P": 1000})
         taken = host.ledger.per_rotation("P")
@@ -104,30 +143,32 @@ async def test_a_rotation_takes_at_most_64_records_of_a_connection(world: World,
         assert taken[0] == 64
 
 
-@pytest.mark.contract("LV-110")
-async def test_a_turn_ends_at_its_bytes(world: World, clock: MockClock) -> None:
+@pytest.mark.contract("LV-110", "LV-115")
+async def test_a_turn_ends_at_its_bytes(world: World, clock: MockClock, inlets: type[Inlets]) -> None:
     async with AsyncExitStack() as stack:
-        host = Dialled(stack, world, bytes=10_000, seconds=1e6)
+        host = inlets(stack, world, bytes=10_000, seconds=1e6)
         await host.connect("P", clock=clock)
         await host.flood({"P": 40}, size=3000)
         # The fourth record of 3000 bytes crosses 10,000.
         assert max(host.ledger.per_rotation("P")) == 4
 
 
-@pytest.mark.contract("LV-111")
-async def test_a_turn_ends_at_its_time(world: World, clock: MockClock) -> None:
+@pytest.mark.contract("LV-111", "LV-115")
+async def test_a_turn_ends_at_its_time(world: World, clock: MockClock, inlets: type[Inlets]) -> None:
     async with AsyncExitStack() as stack:
-        host = Dialled(stack, world, bytes=1 << 40, seconds=0.4)
+        host = inlets(stack, world, bytes=1 << 40, seconds=0.4)
         await host.connect("P", slow={"P": 0.15}, clock=clock)
         await host.flood({"P": 40})
         assert max(host.ledger.per_rotation("P")) == 3
 
 
-@pytest.mark.contract("LV-113")
-async def test_the_next_rotation_starts_behind_the_connection_that_stopped(world: World, clock: MockClock) -> None:
+@pytest.mark.contract("LV-113", "LV-115", "SA-238")
+async def test_the_next_rotation_starts_behind_the_connection_that_stopped(
+    world: World, clock: MockClock, inlets: type[Inlets]
+) -> None:
     async with AsyncExitStack() as stack:
         # One record uses up the time of a whole rotation, so every rotation stops at the first connection it serves.
-        host = Dialled(stack, world, bytes=1 << 40, seconds=0.2)
+        host = inlets(stack, world, bytes=1 << 40, seconds=0.2)
         names = ["C1", "C2", "C3", "C4"]
         await host.connect(*names, slow=dict.fromkeys(names, 0.21), clock=clock)
         await host.flood(dict.fromkeys(names, 20))
@@ -139,9 +180,11 @@ async def test_the_next_rotation_starts_behind_the_connection_that_stopped(world
             assert set(order[first : first + 4]) == set(names)
 
 
-async def test_a_flooding_connection_stops_and_the_others_come_first(world: World, clock: MockClock) -> None:
+async def test_a_flooding_connection_stops_and_the_others_come_first(
+    world: World, clock: MockClock, inlets: type[Inlets]
+) -> None:
     async with AsyncExitStack() as stack:
-        host = Dialled(stack, world, **OUT_OF_REACH)
+        host = inlets(stack, world, **OUT_OF_REACH)
         await host.connect("C1", "C2", "C3", "C4", clock=clock)
         await host.flood({"C1": 5, "C2": 500, "C3": 5, "C4": 5})
         assert max(host.ledger.per_rotation("C2")) == 64
@@ -233,9 +276,11 @@ async def test_records_in_the_carry_over_survive_a_pause_and_a_disconnect(world:
 
 
 @pytest.mark.contract("LV-117")
-async def test_others_are_served_while_one_peer_is_slow_to_handle(world: World, clock: MockClock) -> None:
+async def test_others_are_served_while_one_peer_is_slow_to_handle(
+    world: World, clock: MockClock, inlets: type[Inlets]
+) -> None:
     async with AsyncExitStack() as stack:
-        host = Dialled(stack, world, bytes=1 << 40, seconds=0.005)
+        host = inlets(stack, world, bytes=1 << 40, seconds=0.005)
         # 4 ms of handling per record of P: two per turn.
         await host.connect("P", "Q", slow={"P": 0.004}, clock=clock)
         await host.flood({"P": 200, "Q": 20})

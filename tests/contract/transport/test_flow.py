@@ -10,8 +10,8 @@ import trio
 from attrs import define
 from trio.testing import MockClock
 
-from tests.contract.transport.worlds import PATIENCE, Reception, Recorder, World, eventually
-from zlinkpy.transport import Connection, ConnectionClosed, Listener
+from tests.contract.transport.worlds import PATIENCE, Reception, Recorder, World, connect, eventually
+from zlinkpy.transport import Connection, ConnectionClosed
 from zlinkpy.transport.interface import FIRST_RECORD_SECONDS, LEFTOVERS_SECONDS, POST_LIMIT
 
 # Large enough that a handful fills the kernel's buffers, so that a full queue is reached soon.
@@ -49,28 +49,21 @@ def direction(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def connect(stack: AsyncExitStack, world: World, direction: str, queue: int = 20) -> Link:
+async def link_of(stack: AsyncExitStack, world: World, direction: str, queue: int = 20) -> Link:
     # A hang is a failure of the test, not of the run.
     stack.enter_context(trio.fail_after(PATIENCE))
     near = await stack.enter_async_context(world.host("a", queue=queue))
     far = await stack.enter_async_context(world.host("b", queue=queue))
-    reception = Reception()
-    listener: Listener = await far.listen(world.endpoint(), reception.accept)
-    sink = Recorder()
-    connection = near.dial(listener.endpoint, sink)
-    await sink.until_opened()
-    connection.send([b"hello"])
-    accepted = await reception.until(1)
-    accepted.records.clear()
-    assert accepted.connection is not None
+    pair = await connect(world, near, far)
+    pair.peer_sink.records.clear()
     if direction == "dialled sends":
-        return Link(connection, sink, accepted, listener)
-    return Link(accepted.connection, accepted, sink, connection)
+        return Link(pair.connection, pair.sink, pair.peer_sink, pair.listener)
+    return Link(pair.peer, pair.peer_sink, pair.sink, pair.connection)
 
 
 async def test_a_refused_record_can_be_sent_after_the_wait(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         taken = await link.refuse()
         sent = 0
         async with trio.open_nursery() as nursery:
@@ -93,7 +86,7 @@ async def test_a_refused_record_can_be_sent_after_the_wait(world: World, clock: 
 
 async def test_nobody_waits_when_there_is_room(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         with trio.fail_after(1.0):
             await link.sender.wait_writable()
         assert link.sender.send([b"room"])
@@ -101,7 +94,7 @@ async def test_nobody_waits_when_there_is_room(world: World, clock: MockClock, d
 
 async def test_every_waiting_sender_gets_its_turn(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         taken = await link.refuse()
         done: set[int] = set()
 
@@ -124,7 +117,7 @@ async def test_every_waiting_sender_gets_its_turn(world: World, clock: MockClock
 
 async def test_a_sender_that_gives_up_strands_nobody(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         taken = await link.refuse()
         idle = 0
 
@@ -151,7 +144,7 @@ async def test_a_sender_that_gives_up_strands_nobody(world: World, clock: MockCl
 
 async def test_waiting_ends_with_the_connection(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         await link.refuse()
         waiting = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -171,7 +164,7 @@ async def test_waiting_ends_with_the_connection(world: World, clock: MockClock, 
 
 async def test_posted_records_wait_behind_a_full_queue_in_order(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         taken = await link.refuse()
         for number in range(50):
             link.sender.post([b"post", b"%d" % number])
@@ -190,7 +183,7 @@ async def test_posted_records_wait_behind_a_full_queue_in_order(world: World, cl
 
 async def test_a_peer_that_lets_posts_pile_up_is_disconnected(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         await link.refuse()
         for _ in range(POST_LIMIT):
             link.sender.post([b"post"])
@@ -203,7 +196,7 @@ async def test_a_peer_that_lets_posts_pile_up_is_disconnected(world: World, cloc
 
 async def test_a_lingering_close_flushes_what_was_posted(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         taken = await link.refuse()
         link.sender.post([b"close"])
         link.sender.close(linger=3.0)
@@ -217,7 +210,7 @@ async def test_a_close_is_not_held_up_by_a_peer_that_does_not_read(
     world: World, clock: MockClock, direction: str
 ) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         await link.refuse()
         link.sender.close(linger=0.5)
         await link.sender_sink.until_closed(within=10.0)
@@ -227,7 +220,7 @@ async def test_a_close_is_not_held_up_by_a_peer_that_does_not_read(
 
 async def test_a_paused_receiver_gets_nothing_and_loses_nothing(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction, queue=1000)
+        link = await link_of(stack, world, direction, queue=1000)
         link.gate.pause()
         for number in range(200):
             assert link.sender.send([b"%d" % number])
@@ -241,7 +234,7 @@ async def test_a_paused_receiver_gets_nothing_and_loses_nothing(world: World, cl
 
 async def test_a_pause_from_within_the_sink_ends_the_turn(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction, queue=1000)
+        link = await link_of(stack, world, direction, queue=1000)
 
         def pause_every_third(connection: Connection, frames: list[bytes]) -> None:
             if len(link.receiver.records) % 3 == 0:
@@ -274,7 +267,7 @@ WORDS = [[b"%d" % number] for number in range(900)]
 
 async def test_what_arrived_behind_a_pause_outlives_its_sender(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction, queue=1000)
+        link = await link_of(stack, world, direction, queue=1000)
         link.gate.pause()
         receiving = await leave_words(link)
         with pytest.raises(ConnectionClosed):
@@ -292,7 +285,7 @@ async def test_what_arrived_behind_a_pause_outlives_its_sender(world: World, clo
 
 async def test_a_pause_while_leftovers_are_read_loses_nothing(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction, queue=1000)
+        link = await link_of(stack, world, direction, queue=1000)
 
         def pause_every_third_hundred(connection: Connection, frames: list[bytes]) -> None:
             if len(link.receiver.records) % 300 == 0:
@@ -313,7 +306,7 @@ async def test_a_pause_while_leftovers_are_read_loses_nothing(world: World, cloc
 
 async def test_a_pause_that_stays_drops_leftovers_in_the_end(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction, queue=1000)
+        link = await link_of(stack, world, direction, queue=1000)
         link.gate.pause()
         await leave_words(link)
         seen = trio.current_time()
@@ -325,7 +318,7 @@ async def test_a_pause_that_stays_drops_leftovers_in_the_end(world: World, clock
 
 async def test_a_pause_after_the_time_of_leftovers_ends_them(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction, queue=1000)
+        link = await link_of(stack, world, direction, queue=1000)
         link.gate.pause()
         await leave_words(link)
 
@@ -344,7 +337,7 @@ async def test_a_pause_after_the_time_of_leftovers_ends_them(world: World, clock
 
 async def test_an_owner_that_closes_gets_no_leftovers(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction, queue=1000)
+        link = await link_of(stack, world, direction, queue=1000)
         link.gate.pause()
         receiving = await leave_words(link)
         receiving.close(linger=5.0)
@@ -358,7 +351,7 @@ async def test_a_paused_connection_that_left_nothing_is_closed_at_once(
     world: World, clock: MockClock, direction: str
 ) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction, queue=1000)
+        link = await link_of(stack, world, direction, queue=1000)
         link.gate.pause()
         link.sender.close()
         assert await link.receiver.until_closed(within=3.0) == "disconnected"
@@ -366,7 +359,7 @@ async def test_a_paused_connection_that_left_nothing_is_closed_at_once(
 
 async def test_a_first_record_behind_a_paused_listener_outlives_its_sender(world: World, clock: MockClock) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, "dialled sends", queue=1000)
+        link = await link_of(stack, world, "dialled sends", queue=1000)
         far = world.transports[1]
         reception = Reception()
         listener = await far.listen(world.endpoint(), reception.accept)
@@ -389,7 +382,7 @@ async def test_a_first_record_behind_a_paused_listener_outlives_its_sender(world
 
 async def test_a_paused_connection_still_sends(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         link.gate.pause()
         assert link.receiver.connection is not None
         assert link.receiver.connection.send([b"I am still here"])
@@ -398,7 +391,7 @@ async def test_a_paused_connection_still_sends(world: World, clock: MockClock, d
 
 async def test_a_pause_of_an_accepted_connection_alone_has_no_effect(world: World, clock: MockClock) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, "dialled sends")
+        link = await link_of(stack, world, "dialled sends")
         assert link.receiver.connection is not None
         link.receiver.connection.pause()
         link.sender.send([b"through"])
@@ -408,7 +401,7 @@ async def test_a_pause_of_an_accepted_connection_alone_has_no_effect(world: Worl
 
 async def test_cancelling_a_wait_leaves_no_trace(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
-        link = await connect(stack, world, direction)
+        link = await link_of(stack, world, direction)
         taken = await link.refuse()
         with trio.move_on_after(0.5) as scope:
             while not link.sender.send([BULK]):

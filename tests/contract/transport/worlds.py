@@ -1,4 +1,4 @@
-"""Two worlds with one face: hosts on real ZeroMQ sockets, and hosts on a simulated network.
+"""Worlds with one face: hosts on real ZeroMQ sockets, dialling with ROUTER or DEALER, and on a simulated network.
 
 A test of the transport contract gets a `World` and must not care which. What differs, breaking a connection from
 outside and reaching nobody, is behind the same names.
@@ -9,15 +9,17 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
+import attrs
 import trio
 
 from zlinkpy.entropy import SeededEntropy
-from zlinkpy.transport import Connection, MemoryNetwork, ZmqTransport
+from zlinkpy.security import HostKeys
+from zlinkpy.transport import Connection, Listener, MemoryNetwork, Pattern, Publisher, ZmqTransport
 from zlinkpy.transport.rotation import Budgets
 
 # Virtual seconds any wait of a test may take. Only a failing test waits so long.
@@ -131,6 +133,69 @@ class Reception:
         return sink
 
 
+@attrs.define
+class Pair:
+    """Both ends of one open connection, whose first record is behind it and in `peer_sink`."""
+
+    listener: Listener
+    connection: Connection
+    sink: Recorder
+    peer: Connection
+    peer_sink: Recorder
+
+
+async def connect(
+    world: World, near: Any, far: Any, sink: Recorder | None = None, reception: Reception | None = None
+) -> Pair:
+    """Dial from `near` to a new listener of `far`."""
+    sink, reception = sink or Recorder(), reception or Reception()
+    listener = await far.listen(world.endpoint(), reception.accept)
+    connection = near.dial(listener.endpoint, sink)
+    await sink.until_opened()
+    connection.send([b"hello"])
+    peer_sink = await reception.until(1)
+    assert peer_sink.connection is not None
+    return Pair(listener, connection, sink, peer_sink.connection, peer_sink)
+
+
+async def until_heard(publisher: Publisher, sink: Recorder, record: Sequence[bytes]) -> None:
+    """Publish `record` until it, or another, reaches `sink`: when a subscription has arrived is told to nobody."""
+    with trio.fail_after(PATIENCE):
+        while not sink.records:
+            publisher.publish(record)
+            with trio.move_on_after(0.02):
+                await sink.until_records(1)
+
+
+async def audience(
+    publisher: Publisher, *members: tuple[Any, Sequence[bytes]], sinks: Sequence[Recorder] = ()
+) -> Sequence[Recorder]:
+    """A subscriber of `publisher` for each transport and its topics, when the publisher has read what they ask for."""
+    sinks = sinks or [Recorder() for _ in members]
+    asked = [topics for _, topics in members]
+    for sink, (transport, topics) in zip(sinks, members, strict=True):
+        transport.subscribe(publisher.endpoint, sink, topics)
+    for sink, topics in zip(sinks, asked, strict=True):
+        await sink.until_opened()
+        await until_heard(publisher, sink, [topics[0], b"probe"])
+    markers = [[topics[0], b"marker"] for topics in asked]
+    for marker in markers:
+        publisher.publish(marker)
+    for sink, topics in zip(sinks, asked, strict=True):
+        last = len([marker for marker in markers if any(marker[0].startswith(topic) for topic in topics)])
+        await sink.until(lambda sink=sink, last=last: sum(frames[1] == b"marker" for frames in sink.records) == last)
+        sink.records.clear()
+        sink.told[1:] = []
+    return sinks
+
+
+class DealerTransport(ZmqTransport):
+    """Dials with a DEALER where nothing else is asked for."""
+
+    def dial(self, endpoint: str, sink: Any, *, pattern: Pattern = Pattern.DEALER, **options: Any) -> Connection:
+        return super().dial(endpoint, sink, pattern=pattern, **options)
+
+
 class World:
     """What a contract test needs of its surroundings."""
 
@@ -139,7 +204,13 @@ class World:
 
     @asynccontextmanager
     async def host(
-        self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
+        self,
+        name: str,
+        *,
+        queue: int = 1000,
+        budgets: Budgets | None = None,
+        max_message_bytes: int | None = None,
+        keys: HostKeys | None = None,
     ) -> AsyncIterator[Any]:
         raise NotImplementedError
         yield
@@ -191,20 +262,27 @@ class World:
     def assert_nothing_left(self) -> None:
         for transport in self.transports:
             held = transport.statistics()
-            assert (held.listeners, held.dialled, held.accepted, held.sockets, held.posted) == (0, 0, 0, 0, 0)
+            assert not any(attrs.astuple(held)), held
 
 
 class ZmqWorld(World):
     name = "zmq"
 
-    def __init__(self) -> None:
+    def __init__(self, factory: type[ZmqTransport] = ZmqTransport) -> None:
         self.transports = []
+        self._factory = factory
 
     @asynccontextmanager
     async def host(
-        self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
+        self,
+        name: str,
+        *,
+        queue: int = 1000,
+        budgets: Budgets | None = None,
+        max_message_bytes: int | None = None,
+        keys: HostKeys | None = None,
     ) -> AsyncIterator[Any]:
-        transport = ZmqTransport(
+        transport = self._factory(
             entropy=SeededEntropy(name),
             send_queue=queue,
             receive_queue=queue,
@@ -212,6 +290,8 @@ class ZmqWorld(World):
             max_message_bytes=max_message_bytes,
         )
         self.transports.append(transport)
+        if keys is not None:
+            transport.secure(keys)
         async with transport:
             yield transport
 
@@ -274,12 +354,20 @@ class MemoryWorld(World):
 
     @asynccontextmanager
     async def host(
-        self, name: str, *, queue: int = 1000, budgets: Budgets | None = None, max_message_bytes: int | None = None
+        self,
+        name: str,
+        *,
+        queue: int = 1000,
+        budgets: Budgets | None = None,
+        max_message_bytes: int | None = None,
+        keys: HostKeys | None = None,
     ) -> AsyncIterator[Any]:
         if self.network is None:
             self.network = MemoryNetwork(seed=1, latency=(0.0001, 0.001), queue=queue)
-        transport = self.network.transport(name, budgets=budgets)
+        transport = self.network.transport(name, budgets=budgets, max_message_bytes=max_message_bytes)
         self.transports.append(transport)
+        if keys is not None:
+            transport.secure(keys)
         async with transport:
             yield transport
 

@@ -182,6 +182,57 @@ def test_peers_shows_how_one_node_s_connections_stand(place: Path, store: str) -
         assert f"node {rid} is serving" in table.stderr
 
 
+def test_a_client_server_channel_is_called_by_hand_and_through_the_store(place: Path, store: str) -> None:
+    (place / "till.py").write_text(TILL)
+    with running("run", "till:host", "--store", store, "--json", cwd=place) as till:
+        (served,) = till.document()["client_servers"]
+        for where in (["--store", store], ["--peer", served["endpoint"]]):
+            placed = zlink_here("request", "--client-server", "orders", "Place", '{"item": "lamp"}', *where)
+            assert (placed.exit_code, placed.stdout) == (0, '{"item": "lamp"}\n')
+        sent = zlink_here("send", "--client-server", "orders", "Note", "{}", "--store", store)
+        assert sent.stdout == "sent to channel orders\n"
+        till.line("noted")
+        gone = zlink_here(
+            "request", "--client-server", "orders", "Place", "{}", "--peer", "tcp://127.0.0.1:1", "--timeout", "0.5"
+        )
+        assert gone.exit_code == 4
+        assert "no ready server of ClientServer channel orders within 0.5 s: tcp://127.0.0.1:1: " in gone.stderr
+
+
+TILL = """
+import zlinkpy as zl
+
+
+@zl.message
+class Placed:
+    item: str
+
+
+@zl.message
+class Place(zl.Request[Placed]):
+    item: str
+
+
+@zl.message
+class Note:
+    pass
+
+
+host = zl.Host()
+orders = host.serve_client_server("orders")
+
+
+@orders.on_request
+def place(request: Place) -> Placed:
+    return Placed(request.item)
+
+
+@orders.on_send
+def note(message: Note) -> None:
+    print("noted", flush=True)
+"""
+
+
 def test_peers_of_a_node_that_is_not_there_says_who_is(place: Path, node: Running) -> None:
     rid, endpoint = rid_of(node)
     peer = ["--peer", endpoint, "--mesh", "play"]
@@ -189,6 +240,37 @@ def test_peers_of_a_node_that_is_not_there_says_who_is(place: Path, node: Runnin
     missing = zlink_here("peers", "nobody", *peer, "--timeout", "1")
     assert missing.exit_code == 4
     assert f"no ready target for node nobody of mesh play within 1 s: connected are {rid}" in missing.stderr
+
+
+def test_events_travel_from_publish_to_subscribe_through_the_store(place: Path, store: str) -> None:
+    with running("subscribe", "prices", "zinc", "--store", store, "--count", "2", "--json", cwd=place) as feed:
+        publish = ["publish", "prices", "--store", store]
+        first = zlink_here(*publish[:2], "zinc", "Price", '{"cents": 1}', *publish[2:], "--json")
+        assert json.loads(first.stdout) == {
+            "published": True, "channel": "prices", "topic": "zinc", "subscribers": 1,
+        }  # fmt: skip
+        zlink_here(*publish[:2], "iron", "Price", '{"cents": 9}', *publish[2:])
+        last = zlink_here(*publish[:2], "zinc", "Price", "-", *publish[2:], "--metadata", "a=b", stdin='{"cents": 2}')
+        assert last.stdout == "published to 1 subscriber of channel prices\n"
+        assert feed.end() == 0
+        one, two = (json.loads(line) for line in feed.lines)
+    assert (one["topic"], one["packet"], one["event"], one["metadata"]) == ("zinc", "Price", {"cents": 1}, {})
+    assert (two["event"], two["metadata"]) == ({"cents": 2}, {"a": "b"})
+    assert one["publisher"].startswith("zlink-cli-")
+
+
+def test_publish_without_subscribers_says_so_and_subscribe_ends_with_ctrl_c(place: Path) -> None:
+    nobody = zlink_here("publish", "prices", "zinc", "Price", "--timeout", "0.5")
+    assert nobody.exit_code == 4
+    assert "0 of 1 subscriber(s) of channel prices connected within 0.5 s" in nobody.stderr
+    assert zlink_here("publish", "prices", "zinc", "Price", "--subscribers", "0").exit_code == 0
+    reserved = zlink_here("publish", "prices", "\x01ZLF1", "Price", "--subscribers", "0")
+    assert reserved.exit_code == 2
+    assert "reserved for the framework" in reserved.stderr
+    with running("subscribe", "prices", "--publisher", "tcp://127.0.0.1:1", cwd=place) as feed:
+        feed.wait_for_error("waiting for a publisher")
+        feed.signal(signal.SIGINT)
+        assert feed.end() == 0
 
 
 def test_a_reader_that_has_gone_ends_the_command_without_a_traceback(place: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -219,3 +220,33 @@ def test_a_signal_during_the_start_ends_it_in_order(place: Path, silent: str) ->
         node.signal(signal.SIGTERM)
         assert node.end() == 0
         assert node.lines == ["stopped before serving"]
+
+
+def test_a_served_channel_is_named_with_its_endpoint() -> None:
+    root = Path(__file__).parents[3]
+    listen = "client_server.orders.listen=tcp://127.0.0.1:0"
+    with running("run", "examples.orders:till", "--set", listen, cwd=root) as node:
+        assert re.match(
+            r"serving: ClientServer channel orders, server till-[0-9a-f-]{36}, tcp://127\.0\.0\.1:\d+$",
+            node.line("serving"),
+        )
+        node.signal(signal.SIGTERM)
+        assert node.end() == 0
+    with running("run", "examples.orders:till", "--json", cwd=root) as node:
+        (served,) = node.document()["client_servers"]
+        assert (served["channel"], served["endpoint"][:16]) == ("orders", "tcp://127.0.0.1:")
+        node.signal(signal.SIGTERM)
+        assert node.document()["outcome"] == "stopped"
+
+
+def test_the_example_of_a_channel_shares_orders_by_weight() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.orders"],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "small took 10 orders, large took 30\n"

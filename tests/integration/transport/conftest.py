@@ -32,7 +32,10 @@ def host() -> Iterator[Host]:
 
     @asynccontextmanager
     async def make(**options: Any) -> AsyncIterator[ZmqTransport]:
+        keys = options.pop("keys", None)
         transport = ZmqTransport(entropy=SeededEntropy(len(made)), **options)
+        if keys is not None:
+            transport.secure(keys)
         made.append(transport)
         async with transport:
             yield transport

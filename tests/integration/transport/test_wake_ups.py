@@ -153,9 +153,9 @@ async def test_input_found_behind_a_burst_wakes_the_stage(fast_clock: MockClock)
             looks.append("look")
             return len(looks) == 2
 
-        def counted(*arguments: Any) -> Any:
+        def counted(*arguments: Any, **keywords: Any) -> Any:
             turns.append("turn")
-            return take_turn(*arguments)
+            return take_turn(*arguments, **keywords)
 
         dialled.look = look
         dialled.take_turn = counted

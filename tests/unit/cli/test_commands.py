@@ -36,6 +36,15 @@ from zlinkpy.errors import ConfigurationError
         (["request", "echo", "Echo", "--timeout", "0", "--store", "memory://"], "0"),
         (["send", "echo", "Echo", "--metadata", "nope", "--store", "memory://"], "'nope' is not KEY=VALUE"),
         (["send", "c", "E", "--metadata", "a=1", "--metadata", "a=2", "--store", "memory://"], "a is given twice"),
+        (
+            ["request", "--client-server", "c", "E", "--mesh", "m", "--store", "memory://"],
+            "belongs to no mesh",
+        ),
+        (["request", "--client-server", "orders", "Place"], "--store URL, ZLINK_LOCATION_STORE, or --peer"),
+        (["publish", "prices", "zinc"], "Missing argument 'PACKET'"),
+        (["publish", "prices", "zinc", "Price", "["], "not JSON"),
+        (["subscribe", "prices"], "--store URL, ZLINK_LOCATION_STORE, or --publisher"),
+        (["subscribe", "prices", "--store", "memory://", "--publisher", "tcp://127.0.0.1:1"], "exclude each other"),
         (["run", "x:host", "--set", "job_queue.max"], "is not KEY=VALUE"),
         (["demo", "--seconds", "1"], "1"),
     ],
@@ -123,6 +132,7 @@ def test_json_from_standard_input_becomes_msgpack(zlink: Zlink) -> None:
             pairs=("a=b=c",),
             listen="tcp://127.0.0.1:0",
             advertise_host=None,
+            client_server=False,
             as_json=False,
         )
     assert msgpack.unpackb(call.message.payload) == {"text": "é", "n": [1, 2.5, None, True]}

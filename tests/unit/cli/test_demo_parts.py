@@ -47,11 +47,13 @@ def test_lost_or_wrong_requests_make_a_bad_demo(lost: int, wrong: int, good: boo
         timed_out=lost,
         p50=0.001,
         p99=0.0025,
+        events=7,
         back_in=3.21,
         problems=("why",),
     )
     assert summary.is_good is good
     assert summary.line().startswith(
-        f"demo: 3 nodes, 10 requests, {lost} lost, 2 cut off, p50 1.0 ms, p99 2.5 ms, node killed and back in 3.2 s"
+        f"demo: 3 nodes, 10 requests, {lost} lost, 2 cut off, p50 1.0 ms, p99 2.5 ms, 7 events, "
+        "node killed and back in 3.2 s"
     )
     assert (f"{wrong} wrong, {lost} timed out: why" in summary.line()) is not good

@@ -1,4 +1,7 @@
-"""Pairs under test: one against a scripted peer (`Node`), or two back to back over a wire that can misbehave (`Link`).
+"""Links under test: one against a scripted peer (`Node`), or two back to back over a wire that can misbehave (`Link`).
+
+A link item of the contract holds for four roles (LV §0): a test of one takes `ROLES`. What the peer of a role says of
+itself is `said(role)`.
 
 Records cross the wire as bytes of the real codec. The wire delays, loses and cuts; it never reorders within a lane,
 because a ZeroMQ connection does not. Time is a number that only `Link.run_until` and the tests move.
@@ -25,11 +28,14 @@ from zlinkpy.link import (
     Pair,
     Ready,
     Send,
+    ServicePair,
 )
 from zlinkpy.wire import (
     REQUIRED_CAPABILITY,
     Admit,
+    ClientAdmission,
     Close,
+    Direction,
     Ext,
     FlowState,
     Hello,
@@ -42,6 +48,7 @@ from zlinkpy.wire import (
     RejectReason,
     RouteMeshAdmission,
     RuntimeState,
+    ServerAdmission,
     Topology,
     Update,
     decode,
@@ -49,7 +56,12 @@ from zlinkpy.wire import (
 )
 
 PAIR_ID = b"\x01\x02\x03\x04\x05\x06\x07\x08"
-ROLES = ("dialling", "accepting")
+MESH_ROLES = ("dialling", "accepting")
+SERVICE_ROLES = ("client", "server")
+ROLES = (*MESH_ROLES, *SERVICE_ROLES)
+UPDATED_ROLES = (*MESH_ROLES, "client")
+"""The roles whose peer has revisions: a ClientServer client has none."""
+DIALLING_ROLES = ("dialling", "client")
 APP, COMPLETION = Lane.APPLICATION, Lane.COMPLETION
 LINK_COMMANDS = (Hello, Admit, Reject, Update, LivenessProbe, LivenessAck, ReceiveFlow, Close)
 
@@ -95,17 +107,69 @@ def object_client(rid: str, **changes: Any) -> RouteMeshAdmission:
     return admission(rid, role=ObjectRole.CLIENT, channels=changes.pop("channels", ()), **changes)
 
 
+def server_admission(
+    rid: str = "node-n",
+    *,
+    generation: int = 7,
+    revision: int = 1,
+    security: str | None = None,
+    channel: str = "orders",
+    endpoint: str = "tcp://127.0.0.1:5501",
+    state: RuntimeState = RuntimeState.SERVING,
+    weight: int = 100,
+    limit: int = 16_777_216,
+) -> ServerAdmission:
+    """What a ClientServer server says of itself, changed where the test says so."""
+    return ServerAdmission(
+        channel_name=channel,
+        server_rid=rid,
+        lifecycle_generation=generation,
+        descriptor_revision=revision,
+        weight=weight,
+        runtime_state=state,
+        security_identity=f"key-of-{rid}" if security is None else security,
+        max_message_bytes=limit,
+        advertised_endpoint=endpoint,
+    )
+
+
+def client_admission(
+    rid: str = "node-n", *, security: str | None = None, channel: str = "orders", limit: int = 16_777_216
+) -> ClientAdmission:
+    """What a ClientServer client says of itself; `rid` only makes its key."""
+    return ClientAdmission(
+        channel_name=channel,
+        security_identity=f"key-of-{rid}" if security is None else security,
+        max_message_bytes=limit,
+    )
+
+
+def own(role: str, /, rid: str = "node-n", **changes: Any) -> Any:
+    """What a node in `role` says of itself."""
+    make = {"client": client_admission, "server": server_admission}.get(role, admission)
+    return make(rid, **changes)
+
+
+def said(role: str, /, rid: str = "node-p", **changes: Any) -> Any:
+    """What the peer of a node in `role` says of itself."""
+    return own({"client": "server", "server": "client"}.get(role, role), rid, **changes)
+
+
+def lanes_of(role: str) -> tuple[Lane, ...]:
+    return (APP,) if role in SERVICE_ROLES else (APP, COMPLETION)
+
+
 class Node:
-    """One pair with the shell a mesh would put around it, logging what it does."""
+    """One link with the shell a mesh or a channel would put around it, logging what it does."""
 
     def __init__(
         self,
         role: str,
         *,
-        local: RouteMeshAdmission | None = None,
-        peer: RouteMeshAdmission | None = None,
+        local: Any = None,
+        peer: Any = None,
         expected: Expectation | None = None,
-        judge: Callable[[RouteMeshAdmission], RejectReason | None] = lambda remote: None,
+        judge: Callable[[Any], RejectReason | None] = lambda remote: None,
         probe_ids: Callable[[], int] | None = None,
         flow: FlowState = FlowState.RUNNING,
         prepared: bool = True,
@@ -114,25 +178,30 @@ class Node:
         key: str = "pair",
     ) -> None:
         self.role = role
-        self.local = local if local is not None else admission("node-n")
-        self.peer = peer if peer is not None else admission("node-p")
+        self.dials = role in DIALLING_ROLES
+        self.lanes = lanes_of(role)
+        self.pair_id = pair_id
+        self.local = local if local is not None else own(role)
+        self.peer = peer if peer is not None else said(role)
         self.expected = expected
         self.flow = flow
-        self.pair = Pair(
-            dialler=role == "dialling",
-            pair_id=pair_id,
-            local=lambda: self.local,
-            expected=lambda: self.expected,
-            judge=judge,
-            probe_ids=probe_ids if probe_ids is not None else itertools.count(1).__next__,
-            flow=lambda: self.flow,
-            prepared=prepared,
-        )
+        options: dict[str, Any] = {
+            "dialler": self.dials,
+            "local": lambda: self.local,
+            "expected": lambda: self.expected,
+            "judge": judge,
+            "probe_ids": probe_ids if probe_ids is not None else itertools.count(1).__next__,
+            "flow": lambda: self.flow,
+            "prepared": prepared,
+        }
+        self.pair: Any = ServicePair(**options) if role in SERVICE_ROLES else Pair(pair_id=pair_id, **options)
         self.key = key
         self.owner: LivenessOwner[str, Action] = owner if owner is not None else LivenessOwner()
         self.owner.register(key, self.pair)
         self.log: list[tuple[float, Action]] = []
         self.handled: list[object] = []
+        self.read: list[object] = []
+        """Every record that could be decoded, in the order in which it was read."""
         self.perform: Callable[[Action, float], None] = lambda action, now: None
 
     # -- events
@@ -157,9 +226,14 @@ class Node:
     def deliver(self, lane: Lane, frames: list[bytes], now: float) -> list[Action]:
         """What the shell does with a record: decode, then the machine or a handler."""
         try:
-            record = decode(frames, topology=Topology.ROUTE_MESH, lane=lane)
+            if self.role in SERVICE_ROLES:
+                direction = Direction.TO_CLIENT if self.dials else Direction.TO_SERVER
+                record = decode(frames, topology=Topology.CLIENT_SERVER, direction=direction)
+            else:
+                record = decode(frames, topology=Topology.ROUTE_MESH, lane=lane)
         except ProtocolError as error:
             return self.take(self.pair.violated(lane, error, now), now)
+        self.read.append(record.command)
         if isinstance(record.command, LINK_COMMANDS):
             return self.take(self.pair.receive(lane, record.command, now), now)
         actions = self.take(self.pair.touch(now, lane), now)
@@ -187,25 +261,41 @@ class Node:
 
     # -- the scripted peer's part of the handshake
 
-    def admit_application(self, now: float = 0.0, peer: RouteMeshAdmission | None = None) -> list[Action]:
-        said = peer if peer is not None else self.peer
+    def connect(self, now: float = 0.0) -> None:
+        """As far as the first lane can carry bytes."""
         self.start(now)
-        if self.role == "accepting":
-            return self.receive(APP, Hello(said, APP, self.pair.pair_id), now)
-        self.opened(APP, now)
-        return self.receive(APP, Admit(said, APP, self.pair.pair_id), now)
+        if self.dials:
+            self.opened(APP, now)
 
-    def admit_completion(self, now: float = 0.0, peer: RouteMeshAdmission | None = None) -> list[Action]:
-        said = peer if peer is not None else self.peer
-        if self.role == "accepting":
-            return self.receive(COMPLETION, Hello(said, COMPLETION, self.pair.pair_id), now)
-        self.opened(COMPLETION, now)
-        return self.receive(COMPLETION, Admit(said, COMPLETION, self.pair.pair_id), now)
+    def admit_application(self, now: float = 0.0, peer: Any = None) -> list[Action]:
+        self.connect(now)
+        return self.receive(APP, self.repeated_handshake(APP, peer), now)
 
-    def repeated_handshake(self, lane: Lane = APP, peer: RouteMeshAdmission | None = None) -> Any:
-        """The record the peer of this role would repeat."""
-        kind = Hello if self.role == "accepting" else Admit
-        return kind(peer if peer is not None else self.peer, lane, self.pair.pair_id)
+    def admit_completion(self, now: float = 0.0, peer: Any = None) -> list[Action]:
+        if self.dials:
+            self.opened(COMPLETION, now)
+        return self.receive(COMPLETION, self.repeated_handshake(COMPLETION, peer), now)
+
+    def admit(self, now: float = 0.0, last: float | None = None) -> list[Action]:
+        """All lanes, the first one at `now`, the last one at `last`; the actions of the last one."""
+        last = now if last is None else last
+        if self.role in SERVICE_ROLES:
+            return self.admit_application(last)
+        self.admit_application(now)
+        return self.admit_completion(last)
+
+    def repeated_handshake(self, lane: Lane = APP, peer: Any = None) -> Any:
+        """The record with which the peer of this role introduces itself, and which it may repeat."""
+        kind = Admit if self.dials else Hello
+        introduced = peer if peer is not None else self.peer
+        return kind(introduced) if self.role in SERVICE_ROLES else kind(introduced, lane, self.pair_id)
+
+    @property
+    def evident(self) -> bool:
+        """What the owner says of the peer, by its RID where it has one."""
+        if self.role == "server":
+            return self.owner.is_ready(self.key)
+        return self.owner.evidence(self.peer.server_rid if self.role == "client" else self.peer.node_rid)
 
     # -- what happened
 
@@ -232,8 +322,7 @@ class Node:
 def ready_node(role: str, now: float = 0.0, **options: Any) -> Node:
     """A node whose pair became ready at `now` (T of the contract)."""
     node = Node(role, **options)
-    node.admit_application(now)
-    node.admit_completion(now)
+    node.admit(now)
     assert node.pair.ready
     return node
 
@@ -257,6 +346,8 @@ class Connection:
     was_open: bool = False
     swallow: list[bool] = attrs.field(factory=lambda: [False, False])
     """Per sending end: what it sends vanishes, the close included (a black hole)."""
+    stalled: list[list[list[bytes]] | None] = attrs.field(factory=lambda: [None, None])
+    """Per sending end: what waits in the queues because the other end does not read; None while it reads."""
     drop_next: list[int] = attrs.field(factory=lambda: [0, 0])
     arrives: list[float] = attrs.field(factory=lambda: [0.0, 0.0])
     """Per sending end: when the last record arrives; a later one is never earlier."""
@@ -316,6 +407,10 @@ class Link:
             return
         if connection.swallow[end]:
             return
+        waiting = connection.stalled[end]
+        if waiting is not None:
+            waiting.append(frames)
+            return
         at = max(self.now + connection.latency[end], connection.arrives[end])
         connection.arrives[end] = at
 
@@ -324,6 +419,16 @@ class Link:
                 self.nodes[1 - end].deliver(lane, frames, self.now)
 
         self._at(at, arrive)
+
+    def stall(self, end: int, lane: Lane) -> None:
+        """The other end stops reading what `end` sends: queues fill, nothing is lost."""
+        self.connections[lane].stalled[end] = []
+
+    def resume(self, end: int, lane: Lane) -> None:
+        """The other end reads again, in the order of submission."""
+        waiting, self.connections[lane].stalled[end] = self.connections[lane].stalled[end], None
+        for frames in waiting or ():
+            self.put(end, lane, frames)
 
     def cut(self, lane: Lane) -> None:
         """The physical connection breaks; both ends see it, what was under way is gone."""
@@ -402,9 +507,24 @@ def link(
     return Link(left, right, latency=latency)
 
 
-def ready_link(**options: Any) -> Link:
+def service_link(
+    *,
+    latency: tuple[float, float] = (0.0, 0.0),
+    dialler: dict[str, Any] | None = None,
+    acceptor: dict[str, Any] | None = None,
+) -> Link:
+    """A client and a server; the options are `Node`'s."""
+    left = Node("client", **{"local": client_admission("node-a"), "key": "b", **(dialler or {})})
+    right = Node("server", **{"local": server_admission("node-b"), "key": "a", **(acceptor or {})})
+    return Link(left, right, latency=latency)
+
+
+LINKS = {"RouteMesh": link, "ClientServer": service_link}
+
+
+def ready_link(topology: str = "RouteMesh", **options: Any) -> Link:
     """Two nodes that are ready with each other."""
-    wire = link(**options)
+    wire = LINKS[topology](**options)
     wire.start()
     wire.run_until(wire.now + 4 * sum(wire.latency))
     assert all(node.pair.ready for node in wire.nodes)
@@ -414,18 +534,29 @@ def ready_link(**options: Any) -> Link:
 __all__ = [
     "APP",
     "COMPLETION",
+    "DIALLING_ROLES",
+    "LINKS",
     "LINK_COMMANDS",
+    "MESH_ROLES",
     "PAIR_ID",
     "ROLES",
+    "SERVICE_ROLES",
+    "UPDATED_ROLES",
     "Connection",
     "Link",
     "Node",
     "NotReady",
     "Ready",
     "admission",
+    "client_admission",
+    "lanes_of",
     "link",
     "object_client",
+    "own",
     "probed_node",
     "ready_link",
     "ready_node",
+    "said",
+    "server_admission",
+    "service_link",
 ]

@@ -11,11 +11,24 @@ from typing import Any
 import pytest
 
 from zlinkpy.link import Action, CloseLane, Ended, FailureReason, LivenessOwner, NotReady, PairPhase
-from zlinkpy.wire import COMMANDS, FlowState, Lane, LivenessAck, LivenessProbe, ReceiveFlow, Topology, Update
+from zlinkpy.wire import COMMANDS, Direction, FlowState, Lane, LivenessAck, LivenessProbe, ReceiveFlow, Topology, Update
 
-from .harness import APP, COMPLETION, LINK_COMMANDS, ROLES, Node, admission, probed_node, ready_node
+from .harness import (
+    APP,
+    COMPLETION,
+    LINK_COMMANDS,
+    MESH_ROLES,
+    ROLES,
+    SERVICE_ROLES,
+    Node,
+    lanes_of,
+    probed_node,
+    ready_node,
+    said,
+)
 
 each_role = pytest.mark.parametrize("role", ROLES)
+each_lane = pytest.mark.parametrize(("role", "lane"), [(role, lane) for role in ROLES for lane in lanes_of(role)])
 VECTORS = Path(__file__).parents[3] / "conformance" / "vectors"
 
 
@@ -62,9 +75,8 @@ def test_an_ack_nobody_waits_for_changes_nothing(role: str) -> None:
     assert node.actions(Ended) == fresh.actions(Ended) == []
 
 
-@each_role
+@each_lane
 @pytest.mark.contract("LV-69")
-@pytest.mark.parametrize("lane", list(Lane))
 def test_a_message_moves_the_diagnostic_time_only(role: str, lane: Lane) -> None:
     node, x = probed_node(role)
     assert node.pair.touch(8.0, lane) == []
@@ -72,16 +84,22 @@ def test_a_message_moves_the_diagnostic_time_only(role: str, lane: Lane) -> None
     assert judgement(node) == (15.0, x)
 
 
-@each_role
+INFRASTRUCTURE = ["handshake", "completion handshake", "update", "same update", "probe", "flow"]
+# A ClientServer connection has no completion lane, and its client has nothing to update.
+MEANINGLESS = {"client": {"completion handshake"}, "server": {"completion handshake", "update", "same update"}}
+
+
 @pytest.mark.contract("LV-70")
-@pytest.mark.parametrize("what", ["handshake", "completion handshake", "update", "same update", "probe", "flow"])
+@pytest.mark.parametrize(
+    ("role", "what"),
+    [(role, what) for role in ROLES for what in INFRASTRUCTURE if what not in MEANINGLESS.get(role, ())],
+)
 def test_infrastructure_records_do_not_move_the_deadline(role: str, what: str) -> None:
     node, x = probed_node(role)
-    newer = admission("node-p", revision=2, weight=3)
     record: Any = {
         "handshake": node.repeated_handshake(),
         "completion handshake": node.repeated_handshake(COMPLETION),
-        "update": Update(newer),
+        "update": Update(said(role, **({} if role == "server" else {"revision": 2, "weight": 3}))),
         "same update": Update(node.peer),
         "probe": LivenessProbe(77),
         "flow": ReceiveFlow(FlowState.PAUSED),
@@ -93,45 +111,51 @@ def test_infrastructure_records_do_not_move_the_deadline(role: str, what: str) -
     assert node.end.failure.at == 15.0
 
 
-# Everything a peer may send on a RouteMesh connection besides the link's own commands.
-OTHERS = [
-    spec.name
-    for spec in COMMANDS.values()
-    if Topology.ROUTE_MESH in spec.bodies and not issubclass(spec.cls, LINK_COMMANDS)
-]
+DIRECTIONS = {"client": Direction.TO_CLIENT, "server": Direction.TO_SERVER}
 
 
-def vector_of(command: str) -> tuple[Lane, list[bytes]]:
+def others(role: str) -> list[str]:
+    """Everything the peer of `role` may send besides the link's own commands."""
+    topology = Topology.CLIENT_SERVER if role in SERVICE_ROLES else Topology.ROUTE_MESH
+    return [
+        spec.name
+        for spec in COMMANDS.values()
+        if topology in spec.bodies and not issubclass(spec.cls, LINK_COMMANDS)
+        if role in MESH_ROLES or DIRECTIONS[role] in spec.directions
+    ]
+
+
+def vector_of(role: str, command: str) -> tuple[Lane, list[bytes]]:
     """A valid record of `command` from the conformance vectors, and the lane it is sent on."""
     (path,) = VECTORS.glob(f"*-{command}.json")
     vectors = json.loads(path.read_text(encoding="utf-8"))
-    vector = next(each for each in vectors if each["valid"] and each["topology"] == "routeMesh")
-    return Lane[vector["lane"].upper()], [bytes.fromhex(frame) for frame in vector["frames"]]
+    topology = "clientServer" if role in SERVICE_ROLES else "routeMesh"
+    vector = next(each for each in vectors if each["valid"] and each["topology"] == topology)
+    lane = APP if role in SERVICE_ROLES else Lane[vector["lane"].upper()]
+    return lane, [bytes.fromhex(frame) for frame in vector["frames"]]
 
 
-@each_role
 @pytest.mark.contract("LV-70")
-@pytest.mark.parametrize("command", OTHERS)
+@pytest.mark.parametrize(("role", "command"), [(role, command) for role in ROLES for command in others(role)])
 def test_no_other_command_moves_the_deadline(role: str, command: str) -> None:
     node, x = probed_node(role)
-    lane, frames = vector_of(command)
+    lane, frames = vector_of(role, command)
     assert node.deliver(lane, frames, 8.0) == []
     assert len(node.handled) == 1
     assert judgement(node) == (15.0, x)
     assert node.pair.last_receive == 8.0
 
 
-@each_role
+@each_lane
 @pytest.mark.contract("LV-71")
-@pytest.mark.parametrize("lane", list(Lane))
 def test_a_repeated_handshake_with_the_same_descriptor_is_a_no_op(role: str, lane: Lane) -> None:
     node, x = probed_node(role)
-    identity, pair_id = node.pair.identity, node.pair.pair_id
+    identity, remote = node.pair.identity, node.pair.remote
     before = list(node.log)
     assert node.receive(lane, node.repeated_handshake(lane), 7.5) == []
     assert node.log == before
     assert judgement(node) == (15.0, x)
-    assert (node.pair.identity, node.pair.pair_id) == (identity, pair_id)
+    assert (node.pair.identity, node.pair.remote) == (identity, remote)
     assert node.pair.next_deadline() == 10.0
     node.run_until(10.0)
     assert node.probes == [(5.0, x), (10.0, x)]
@@ -139,10 +163,12 @@ def test_a_repeated_handshake_with_the_same_descriptor_is_a_no_op(role: str, lan
 
 @each_role
 def test_a_repeated_handshake_during_admission_restarts_no_deadline(role: str) -> None:
-    node = Node(role)
+    node = Node(role, prepared=role in MESH_ROLES)
     node.admit_application(0.0)
+    due = node.pair.next_deadline()
     assert node.receive(APP, node.repeated_handshake(), 4.0) == []
-    assert node.pair.next_deadline() == 5.0
+    assert node.pair.phase is PairPhase.ADMITTED
+    assert node.pair.next_deadline() == due == (5.0 if role in MESH_ROLES else None)
 
 
 @each_role
@@ -187,10 +213,10 @@ def test_without_ack_ready_ends_exactly_at_the_deadline(role: str) -> None:
     actions = node.tick(1015.0)
     assert not node.pair.ready
     assert node.pair.phase is PairPhase.ENDED
-    assert [type(action) for action in actions] == [NotReady, CloseLane, CloseLane, Ended]
+    assert [type(action) for action in actions] == [NotReady, *[CloseLane] * len(node.lanes), Ended]
     assert node.end.failure.reason is FailureReason.PEER_DEADLINE
     assert [at for at, _ in node.probes] == [1005.0, 1010.0]
-    assert node.closed_lanes == {APP, COMPLETION}
+    assert node.closed_lanes == set(node.lanes)
     assert not any(action.linger for action in node.actions(CloseLane))
 
 
@@ -204,7 +230,7 @@ def test_expiry_is_visible_everywhere_in_the_tick_that_decides_it(role: str) -> 
     # Nothing has been performed yet: no socket is closed, no other task has run.
     assert key == "pair"
     assert not owner.is_ready("pair")
-    assert not owner.evidence("node-p")
+    assert not node.evident
     assert not node.pair.ready
     assert not node.pair.selectable
     assert node.pair.failure is not None
@@ -226,7 +252,7 @@ def test_an_ack_after_expiry_changes_nothing(role: str, reconnected: bool) -> No
     assert node.receive(APP, LivenessAck(x), 16.0) == []
     assert not node.pair.ready
     assert node.end == ended
-    assert owner.evidence("node-p") is reconnected
+    assert role == "server" or owner.evidence("node-p") is reconnected
     if fresh is not None:
         assert judgement(fresh) == (30.5, None)
 
@@ -236,7 +262,7 @@ def test_an_ack_after_expiry_changes_nothing(role: str, reconnected: bool) -> No
 def test_an_ack_read_at_the_deadline_before_the_tick_does_not_revive(role: str) -> None:
     node, x = probed_node(role)
     actions = node.receive(APP, LivenessAck(x), 15.0)
-    assert [type(action) for action in actions] == [NotReady, CloseLane, CloseLane, Ended]
+    assert [type(action) for action in actions] == [NotReady, *[CloseLane] * len(node.lanes), Ended]
     assert node.end.failure.reason is FailureReason.PEER_DEADLINE
 
 

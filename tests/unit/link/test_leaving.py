@@ -8,12 +8,12 @@ from zlinkpy.link import CloseLane, Ended, FailureReason, NotReady, PairPhase, S
 from zlinkpy.link.constants import MESSAGES_GRACE, REPLIES_GRACE
 from zlinkpy.wire import Close, CloseReason, LivenessProbe
 
-from .harness import APP, COMPLETION, ROLES, ready_node
+from .harness import APP, COMPLETION, MESH_ROLES, ready_node
 
-each_role = pytest.mark.parametrize("role", ROLES)
+mesh_role = pytest.mark.parametrize("role", MESH_ROLES)
 
 
-@each_role
+@mesh_role
 @pytest.mark.contract("LV-27", "LV-120")
 def test_losing_the_completion_lane_ends_ready_at_once_and_reads_the_messages_on(role: str) -> None:
     node = ready_node(role)
@@ -32,7 +32,7 @@ def test_losing_the_completion_lane_ends_ready_at_once_and_reads_the_messages_on
     assert len(node.actions(NotReady)) == len(node.actions(Ended)) == 1
 
 
-@each_role
+@mesh_role
 def test_the_end_of_the_lane_that_is_read_ends_the_pair(role: str) -> None:
     node = ready_node(role)
     node.lost(COMPLETION, 3.0, "connection reset")
@@ -42,7 +42,7 @@ def test_the_end_of_the_lane_that_is_read_ends_the_pair(role: str) -> None:
     assert "connection reset" in node.end.failure.detail, "the first failure is the reason"
 
 
-@each_role
+@mesh_role
 def test_messages_that_still_come_extend_the_grace(role: str) -> None:
     node = ready_node(role)
     node.lost(COMPLETION, 3.0, "connection reset")
@@ -56,7 +56,7 @@ def test_messages_that_still_come_extend_the_grace(role: str) -> None:
     assert len(node.actions(Ended)) == 1
 
 
-@each_role
+@mesh_role
 def test_after_a_close_replies_are_awaited_for_a_while(role: str) -> None:
     node = ready_node(role)
     actions = node.receive(APP, Close(CloseReason.ORDERLY), 2.0)
@@ -71,7 +71,7 @@ def test_after_a_close_replies_are_awaited_for_a_while(role: str) -> None:
     assert not node.pair.awaits_replies
 
 
-@each_role
+@mesh_role
 def test_a_peer_that_has_left_is_neither_probed_nor_answered(role: str) -> None:
     node = ready_node(role)
     node.lost(COMPLETION, 3.0, "connection reset")
@@ -82,7 +82,7 @@ def test_a_peer_that_has_left_is_neither_probed_nor_answered(role: str) -> None:
     assert node.pair.announce(6.0) == []
 
 
-@each_role
+@mesh_role
 def test_closing_it_here_ends_it_at_once(role: str) -> None:
     node = ready_node(role)
     node.lost(COMPLETION, 3.0, "connection reset")
@@ -90,7 +90,7 @@ def test_closing_it_here_ends_it_at_once(role: str) -> None:
     assert len(node.actions(Ended)) == len(node.actions(NotReady)) == 1
 
 
-@each_role
+@mesh_role
 def test_when_no_reply_is_awaited_any_more_the_pair_is_over(role: str) -> None:
     node = ready_node(role)
     assert node.pair.answered(1.0) == [], "a ready pair does not end because nobody waits for it"

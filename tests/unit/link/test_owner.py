@@ -10,7 +10,7 @@ import pytest
 from zlinkpy.link import Action, FailureReason, LivenessOwner, NotReady
 from zlinkpy.wire import CloseReason, LivenessAck
 
-from .harness import APP, ROLES, Node, admission, ready_node
+from .harness import APP, ROLES, UPDATED_ROLES, Node, ready_node, said
 
 
 @attrs.define
@@ -140,8 +140,8 @@ def test_evidence_names_a_node_and_if_asked_one_run_of_it() -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_every_reader_agrees_in_the_tick_of_an_expiry_and_no_other_peer_is_touched(role: str) -> None:
     owner: LivenessOwner[str, Action] = LivenessOwner()
-    silent = ready_node(role, owner=owner, key="silent", peer=admission("node-p"))
-    alive = ready_node(role, owner=owner, key="alive", peer=admission("node-q"))
+    silent = ready_node(role, owner=owner, key="silent", peer=said(role, "node-p"))
+    alive = ready_node(role, owner=owner, key="alive", peer=said(role, "node-q"))
     nodes = {"silent": silent, "alive": alive}
     for now in (5.0, 10.0):
         for key, actions in owner.tick(now):
@@ -151,19 +151,20 @@ def test_every_reader_agrees_in_the_tick_of_an_expiry_and_no_other_peer_is_touch
     assert set(results) == {"silent", "alive"}
     (not_ready,) = [action for action in results["silent"] if isinstance(action, NotReady)]
     assert not_ready.failure.reason is FailureReason.PEER_DEADLINE
-    assert [silent.pair.ready, owner.is_ready("silent"), owner.evidence("node-p"), silent.pair.selectable] == [
-        False
-    ] * 4
-    assert [alive.pair.ready, owner.is_ready("alive"), owner.evidence("node-q"), alive.pair.selectable] == [True] * 4
+    seen = [silent.pair.ready, owner.is_ready("silent"), owner.evidence("node-p"), silent.pair.selectable]
+    assert seen == [False] * 4
+    # A client is no target and has no RID: its server asks by the key alone.
+    known = [owner.evidence("node-q"), alive.pair.selectable]
+    assert known == [role in UPDATED_ROLES] * 2
+    assert [alive.pair.ready, owner.is_ready("alive")] == [True] * 2
     assert len(owner) == 1
 
 
 def test_links_that_come_and_go_leave_nothing_behind() -> None:
     owner: LivenessOwner[int, Action] = LivenessOwner()
     for index in range(200):
-        node = Node("dialling", owner=owner, key=index)  # type: ignore[arg-type]
-        node.admit_application(index * 0.1)
-        node.admit_completion(index * 0.1)
+        node = Node(ROLES[index % 4], owner=owner, key=index)  # type: ignore[arg-type]
+        node.admit(index * 0.1)
         node.take(node.pair.close(CloseReason.ORDERLY, index * 0.1), index * 0.1)
     assert len(owner) == 0
     assert owner.next_deadline() is None

@@ -7,11 +7,13 @@ import itertools
 import pytest
 
 from zlinkpy.link import Action, Ended, FailureReason, LivenessOwner, NotReady, RemoteFlow
-from zlinkpy.wire import Close, CloseReason, FlowState, Hello, Lane, LivenessAck, LivenessProbe, ReceiveFlow
+from zlinkpy.wire import Close, CloseReason, FlowState, Lane, LivenessAck, LivenessProbe, ReceiveFlow, RuntimeState
 
-from .harness import APP, COMPLETION, PAIR_ID, ROLES, Node, admission, probed_node, ready_link, ready_node
+from .harness import APP, LINKS, MESH_ROLES, ROLES, Node, own, probed_node, ready_link, ready_node, said
 
 each_role = pytest.mark.parametrize("role", ROLES)
+each_link = pytest.mark.parametrize("topology", LINKS)
+accepting_role = pytest.mark.parametrize("role", ["accepting", "server"])
 PROBE = bytes.fromhex("5a4d010500")
 ACK = bytes.fromhex("5a4d010600")
 
@@ -115,6 +117,7 @@ def test_a_probe_is_answered_by_an_admitted_node_that_is_not_ready_yet(role: str
 
 
 @each_role
+@pytest.mark.contract("LV-52", "LV-170")
 @pytest.mark.parametrize("told", list(FlowState))
 def test_flow_in_either_direction_changes_nothing_about_liveness(role: str, told: FlowState) -> None:
     node, probe_id = probed_node(role)
@@ -131,6 +134,29 @@ def test_flow_in_either_direction_changes_nothing_about_liveness(role: str, told
     assert node.actions(RemoteFlow) == [RemoteFlow(told)]
     assert node.pair.liveness.deadline == 15.0
     assert node.pair.ready
+
+
+@pytest.mark.contract("LV-52")
+@pytest.mark.parametrize("state", [RuntimeState.DRAINING, RuntimeState.RELOCATING])
+@pytest.mark.parametrize("role", [*MESH_ROLES, "server"])
+def test_a_node_that_takes_no_new_work_still_answers_probes(role: str, state: RuntimeState) -> None:
+    node = ready_node(role)
+    node.local = own(role, revision=2, state=state)
+    node.take(node.pair.announce(1.0), 1.0)
+    node.receive(APP, LivenessProbe(9), 2.0)
+    assert node.sent(LivenessAck) == [(2.0, LivenessAck(9))]
+    assert node.pair.ready
+
+
+@each_role
+@pytest.mark.contract("LV-171")
+def test_a_paused_node_expires_a_silent_peer_as_usual(role: str) -> None:
+    node = ready_node(role, flow=FlowState.PAUSED)
+    node.run_until(14.999)
+    assert node.pair.ready
+    assert [at for at, _ in node.probes] == [5.0, 10.0]
+    node.run_until(15.0)
+    assert node.end.failure.reason is FailureReason.PEER_DEADLINE
 
 
 # Flags, body and further frames that make no probe and no ACK; where a case has room for an id, it is the awaited 1.
@@ -165,7 +191,7 @@ def closes_alone_with_a_protocol_error(node: Node, other: Node, owner: LivenessO
     ((_, close),) = node.sent(Close)
     assert close.reason is CloseReason.PROTOCOL_ERROR
     assert close.field
-    assert node.closed_lanes == {APP, COMPLETION}
+    assert node.closed_lanes == set(node.lanes)
     assert len(node.actions(NotReady)) == 1
     assert not owner.is_ready("under test")
     assert owner.is_ready("other")
@@ -178,7 +204,7 @@ def closes_alone_with_a_protocol_error(node: Node, other: Node, owner: LivenessO
 def test_a_malformed_probe_is_not_answered_and_closes_its_connection_only(role: str, case: str) -> None:
     owner: LivenessOwner[str, Action] = LivenessOwner()
     node = ready_node(role, owner=owner, key="under test")
-    other = ready_node(role, owner=owner, key="other", peer=admission("node-q"))
+    other = ready_node(role, owner=owner, key="other", peer=said(role, "node-q"))
     node.deliver(APP, malformed(PROBE, case), 1.0)
     closes_alone_with_a_protocol_error(node, other, owner)
 
@@ -189,7 +215,7 @@ def test_a_malformed_probe_is_not_answered_and_closes_its_connection_only(role: 
 def test_a_malformed_ack_is_no_evidence_and_closes_its_connection_only(role: str, case: str) -> None:
     owner: LivenessOwner[str, Action] = LivenessOwner()
     node = ready_node(role, owner=owner, key="under test")
-    other = ready_node(role, owner=owner, key="other", peer=admission("node-q"))
+    other = ready_node(role, owner=owner, key="other", peer=said(role, "node-q"))
     for key, actions in owner.tick(5.0):
         (node if key == "under test" else other).take(actions, 5.0)
     assert node.pair.liveness.outstanding == 1
@@ -210,21 +236,23 @@ def test_the_well_formed_records_beside_the_malformed_ones_are_accepted(role: st
     assert node.pair.liveness.deadline == 21.0
 
 
+@accepting_role
 @pytest.mark.contract("LV-55")
 @pytest.mark.parametrize("record", [PROBE + b"\x91\x05", ACK + b"\x91\x05"], ids=["probe", "ack"])
-def test_the_first_record_of_an_accepted_connection_cannot_be_liveness(record: bytes) -> None:
-    node = Node("accepting")
+def test_the_first_record_of_an_accepted_connection_cannot_be_liveness(role: str, record: bytes) -> None:
+    node = Node(role)
     node.start(0.0)
     node.deliver(APP, [record], 0.1)
     assert node.sent(LivenessAck) == []
     assert node.closed_lanes == {APP}
     assert node.end.failure.reason is FailureReason.PROTOCOL_ERROR
-    assert node.receive(APP, Hello(node.peer, APP, PAIR_ID), 0.2) == []
+    assert node.receive(APP, node.repeated_handshake(), 0.2) == []
 
 
+@each_link
 @pytest.mark.contract("LV-48")
-def test_both_ends_probe_whoever_dialled() -> None:
-    wire = ready_link()
+def test_both_ends_probe_whoever_dialled(topology: str) -> None:
+    wire = ready_link(topology)
     wire.run_until(12.0)
     for node in wire.nodes:
         assert [at for at, _ in node.probes] == [5.0, 10.0]

@@ -30,23 +30,30 @@ from zlinkpy.wire import (
     ObjectRole,
     Reject,
     RejectReason,
+    RuntimeState,
 )
 
 from .harness import (
     APP,
     COMPLETION,
+    DIALLING_ROLES,
+    MESH_ROLES,
     PAIR_ID,
     ROLES,
     Node,
     admission,
+    lanes_of,
     link,
     object_client,
+    own,
     ready_link,
     ready_node,
+    said,
 )
 
 COMPLETE = Expectation(rid="node-p", security_identity="key-of-node-p", generation=7)
 each_role = pytest.mark.parametrize("role", ROLES)
+mesh_role = pytest.mark.parametrize("role", MESH_ROLES)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -57,17 +64,21 @@ MISMATCHES = [
     ({"generation": 8}, FailureReason.GENERATION_MISMATCH, RejectReason.LIFECYCLE_GENERATION_STALE),
     ({"security": "forged"}, FailureReason.SECURITY_MISMATCH, RejectReason.SECURITY_IDENTITY_MISMATCH),
 ]
+# A ClientServer client has a security identity and nothing else that could be another one.
+each_mismatch = pytest.mark.parametrize(
+    ("role", "changes", "reason", "reject"),
+    [(role, *row) for role in ROLES for row in (MISMATCHES[3:] if role == "server" else MISMATCHES)],
+)
 
 
-@each_role
-@pytest.mark.parametrize(("changes", "reason", "reject"), MISMATCHES)
+@each_mismatch
 @pytest.mark.contract("LV-22", "LV-132")
 def test_another_identity_than_expected_is_never_ready_and_closes_with_its_reason(
     role: str, changes: dict[str, Any], reason: FailureReason, reject: RejectReason
 ) -> None:
     node = Node(role, expected=COMPLETE)
-    actions = node.admit_application(1.0, admission(**({"rid": "node-p"} | changes)))
-    word = Send(APP, Reject(reject) if role == "accepting" else Close(CloseReason.ORDERLY))
+    actions = node.admit_application(1.0, said(role, **({"rid": "node-p"} | changes)))
+    word = Send(APP, Close(CloseReason.ORDERLY) if node.dials else Reject(reject))
     assert actions[:2] == [word, CloseLane(APP, linger=True)]
     assert node.end.failure is not None
     assert node.end.failure.reason is reason
@@ -77,7 +88,7 @@ def test_another_identity_than_expected_is_never_ready_and_closes_with_its_reaso
     assert node.pair.phase is PairPhase.ENDED
 
 
-@each_role
+@mesh_role
 @pytest.mark.parametrize(("changes", "reason", "reject"), MISMATCHES)
 @pytest.mark.contract("LV-22", "LV-132")
 def test_a_completion_lane_of_another_run_or_node_is_refused(
@@ -102,9 +113,8 @@ def test_a_completion_hello_of_another_pair_is_refused() -> None:
     assert node.end.failure.reason is FailureReason.IDENTITY_MISMATCH
 
 
-@each_role
+@each_mismatch
 @pytest.mark.parametrize("intent", [Expectation(), Expectation(rid="node-p", generation=0)])
-@pytest.mark.parametrize(("changes", "reason", "reject"), MISMATCHES)
 @pytest.mark.contract("LV-126", "LV-127")
 def test_a_complete_expectation_keeps_the_current_connection_and_no_manual_intent_relaxes_it(
     role: str,
@@ -116,7 +126,7 @@ def test_a_complete_expectation_keeps_the_current_connection_and_no_manual_inten
     owner: LivenessOwner[str, Any] = LivenessOwner()
     current = ready_node(role, expected=COMPLETE, owner=owner, key="current")
     intruder = Node(role, expected=COMPLETE.strengthened(intent), owner=owner, key="intruder", pair_id=b"intruder")
-    intruder.admit_application(1.0, admission(**({"rid": "node-p"} | changes)))
+    intruder.admit_application(1.0, said(role, **({"rid": "node-p"} | changes)))
     assert intruder.end.failure.reason is reason
     assert intruder.actions(Admitted) == []
     assert owner.is_ready("current")
@@ -125,12 +135,11 @@ def test_a_complete_expectation_keeps_the_current_connection_and_no_manual_inten
 
 
 @pytest.mark.parametrize("reason", [reason for reason in RejectReason if reason is not RejectReason.NOT_REQUIRED])
-@pytest.mark.parametrize("lane", list(Lane))
-def test_a_reject_ends_the_attempt_with_its_reason(reason: RejectReason, lane: Lane) -> None:
-    node = Node("dialling")
+@pytest.mark.parametrize(("role", "lane"), [(role, lane) for role in DIALLING_ROLES for lane in lanes_of(role)])
+def test_a_reject_ends_the_attempt_with_its_reason(role: str, reason: RejectReason, lane: Lane) -> None:
+    node = Node(role)
     if lane is APP:
-        node.start(0.0)
-        node.opened(APP, 0.0)
+        node.connect(0.0)
     else:
         node.admit_application(0.0)
         node.opened(COMPLETION, 0.0)
@@ -156,7 +165,7 @@ def test_the_owner_has_the_last_word_before_an_admission(role: str, reason: Reje
     assert asked == [node.peer]
     assert node.end.reject is reason
     assert node.end.failure.reason is FailureReason.REJECTED
-    assert (actions[0] == Send(APP, Reject(reason))) is (role == "accepting")
+    assert (actions[0] == Send(APP, Reject(reason))) is not node.dials
     assert node.actions(Admitted) == []
 
 
@@ -166,8 +175,38 @@ def test_the_owner_is_not_asked_about_a_peer_that_failed_a_check(role: str) -> N
         raise AssertionError("asked")
 
     node = Node(role, expected=COMPLETE, judge=judge)
-    node.admit_application(0.0, admission("node-p", generation=8))
-    assert node.end.reject is RejectReason.LIFECYCLE_GENERATION_STALE
+    node.admit_application(0.0, said(role, "node-p", security="forged"))
+    assert node.end.reject is RejectReason.SECURITY_IDENTITY_MISMATCH
+
+
+# -- ClientServer ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_another_channel_is_refused(role: str) -> None:
+    node = Node(role)
+    actions = node.admit_application(0.0, said(role, channel="other"))
+    reject = RejectReason.CHANNEL_MISMATCH
+    assert actions[0] == Send(APP, Close(CloseReason.ORDERLY) if node.dials else Reject(reject))
+    assert (node.end.reject, node.end.failure.reason) == (reject, FailureReason.REJECTED)
+    assert node.actions(Ready) == []
+
+
+def test_a_server_that_is_leaving_takes_no_new_client_and_says_so() -> None:
+    states = (RuntimeState.RELOCATING, RuntimeState.RELOCATED, RuntimeState.DRAINING, RuntimeState.STOPPED)
+    for state in (*states, RuntimeState.ERROR):
+        server = Node("server", local=own("server", state=state))
+        reject = Reject(RejectReason.RUNTIME_NOT_SERVING)
+        assert server.admit_application(0.0)[0] == Send(APP, reject)
+        client = Node("client")
+        client.connect(0.0)
+        client.receive(APP, reject, 0.1)
+        for node in (server, client):
+            assert node.end.failure.reason is FailureReason.HOST_NOT_SERVING
+    for state in (RuntimeState.PREPARING, RuntimeState.SERVING):
+        server = Node("server", local=own("server", state=state))
+        server.admit_application(0.0)
+        assert server.pair.ready
 
 
 def test_an_expectation_is_read_at_the_moment_of_the_check() -> None:

@@ -10,8 +10,12 @@ import pytest
 from tests.house.source import ROOT, imported_modules, python_files
 from zlinkpy import link
 
+from .harness import ROLES, Node
+
 CONSTANTS = "zlinkpy/link/constants.py"
-PAIR = "zlinkpy/link/pair.py"
+MACHINE = "zlinkpy/link/machine.py"
+# The one place where lanes and handlers are asked whether that is established.
+STATES = (MACHINE, "zlinkpy/link/handshake.py")
 # Where connections are judged by time, or will be: a package that does not exist yet is held to the rule when it does.
 JUDGING = ("zlinkpy/link", "zlinkpy/mesh", "zlinkpy/fanout")
 PREDICATES = {"ready", "is_ready", "selectable"}
@@ -53,9 +57,17 @@ def test_the_two_times_are_defined_once_and_written_nowhere_else() -> None:
         if path != CONSTANTS
     ]
     assert not literals, "refer to zlinkpy.link.constants"
-    machine = trees["zlinkpy/link/liveness.py"]
-    used = {node.id for node in ast.walk(machine) if isinstance(node, ast.Name)}
-    assert {"CHECK_INTERVAL", "PEER_DEADLINE"} <= used
+    # Pairs of both topologies are judged by liveness.py; probes and beacons share one grid.
+    uses = {
+        "liveness.py": {"PEER_DEADLINE", "grid_after"},
+        "publisher_link.py": {"PEER_DEADLINE"},
+        "beacon.py": {"grid_after"},
+        "grid.py": {"CHECK_INTERVAL"},
+    }
+    for module, wanted in uses.items():
+        tree = trees[f"zlinkpy/link/{module}"]
+        assert wanted <= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}, module
+    assert {type(Node(role).pair.liveness) for role in ROLES} == {link.ProbeLiveness}
 
 
 @pytest.mark.contract("LV-25")
@@ -65,9 +77,9 @@ def test_ready_is_computed_by_one_predicate_that_everyone_else_reads() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in PREDICATES:
                 stored.append(f"{path}:{node.lineno}")
-            if isinstance(node, ast.Attribute) and path != PAIR and node.attr == "both_admitted":
+            if isinstance(node, ast.Attribute) and path not in STATES and node.attr == "all_admitted":
                 bypassed.append(f"{path}:{node.lineno}")
-            if isinstance(node, ast.Attribute) and path != PAIR and ast.unparse(node) == "PairPhase.READY":
+            if isinstance(node, ast.Attribute) and path != MACHINE and ast.unparse(node) == "PairPhase.READY":
                 bypassed.append(f"{path}:{node.lineno}")
         for function in functions(tree):
             returns = function.returns is not None and ast.unparse(function.returns)
@@ -78,14 +90,14 @@ def test_ready_is_computed_by_one_predicate_that_everyone_else_reads() -> None:
             if not declares and not reads:
                 computed.append(f"{path}:{function.name}")
     assert stored == [], "a stored copy of ready can disagree with it"
-    assert bypassed == [], "read Pair.ready"
-    assert computed == [f"{PAIR}:ready"]
+    assert bypassed == [], "read the ready property of the link"
+    assert computed == [f"{MACHINE}:ready"]
 
 
 @pytest.mark.contract("LV-160")
 def test_the_judge_of_peers_can_reach_no_store() -> None:
     allowed = ("zlinkpy.link", "zlinkpy.wire", "zlinkpy.errors", "zlinkpy.entropy")
-    standard = {"__future__", "collections", "enum", "heapq", "ipaddress", "typing", "attrs"}
+    standard = {"__future__", "collections", "enum", "heapq", "ipaddress", "operator", "typing", "attrs"}
     for path, tree in python_files("zlinkpy/link"):
         for line, name in imported_modules(tree):
             inside = name.startswith(allowed)
@@ -107,7 +119,9 @@ def test_the_machines_cannot_read_a_clock() -> None:
 
 def test_the_reference_shows_every_state_event_and_action() -> None:
     text = (ROOT / "docs" / "link.md").read_text(encoding="utf-8")
-    public = [name for name in vars(link.Pair) if not name.startswith("_")]
+    kinds = (link.Pair, link.ServicePair, link.PublisherLink, link.BeaconSchedule)
+    public = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    public |= {kind.__name__ for kind in kinds}
     actions = [kind.__name__ for kind in link.Action.__args__]
     reasons = [reason.value for reason in link.FailureReason]
     phases = [phase.name for phase in link.PairPhase]

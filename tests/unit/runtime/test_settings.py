@@ -18,6 +18,7 @@ from zlinkpy.errors import ConfigurationError
 from zlinkpy.execution import JobQueueOptions, JobQueueProfile
 from zlinkpy.location.options import LocationOptions
 from zlinkpy.runtime.settings import (
+    ClientServerSettings,
     LocationSettings,
     LogLevel,
     MeshSettings,
@@ -57,6 +58,7 @@ peers = [
 ]
 default_request_timeout = 0.5
 placement_weight = 0
+max_message_bytes = 3_000_000
 
 [mesh."tic.tac"]
 listen = "tcp://127.0.0.1:0"
@@ -100,6 +102,7 @@ def test_every_key_of_a_file_is_typed(file: Path) -> None:
         peers=("tcp://10.0.0.5:7001", "tcp://10.0.0.6:7001"),
         default_request_timeout=0.5,
         placement_weight=0,
+        max_message_bytes=3_000_000,
     )
     assert settings.mesh["tic.tac"] == MeshSettings(listen="tcp://127.0.0.1:0")
     assert settings.job_queue.over(JobQueueOptions()) == JobQueueOptions(
@@ -176,7 +179,7 @@ def test_a_variable_finds_the_mesh_it_can_only_spell_in_capitals(file: Path) -> 
 
 def test_a_variable_that_fits_two_meshes_is_refused(file: Path) -> None:
     text = problem(file, environ={"ZLINK_MESH_A_B_LISTEN": "x"}, meshes=["a-b", "a.b", "a-b"])
-    assert "ZLINK_MESH_A_B_LISTEN fits the meshes 'a-b' and 'a.b'" in text
+    assert "ZLINK_MESH_A_B_LISTEN fits both 'a-b' and 'a.b'" in text
 
 
 def test_overrides_take_text_and_typed_values_and_names_with_dots() -> None:
@@ -306,6 +309,11 @@ def test_a_section_with_everything_commented_out_is_empty_and_no_error(file: Pat
         ("mesh.play.peers = ['']", "mesh.play.peers", "['']", "a list of endpoints"),
         ("mesh.play.peers = [1]", "mesh.play.peers", "[1]", "a list of endpoints"),
         ("mesh.play.placement_weight = 10001", "mesh.play.placement_weight", "10001", "in 0..10000"),
+        ("mesh.play.max_message_bytes = 2097151", "mesh.play.max_message_bytes", "2097151", "0 for no bound, or"),
+        ("mesh.play.max_message_bytes = 4294967296", "mesh.play.max_message_bytes", "4294967296", "in 2097152..4294"),
+        ("mesh.play.max_message_bytes = -1", "mesh.play.max_message_bytes", "-1", "0 for no bound, or"),
+        ("mesh.play.max_message_bytes = false", "mesh.play.max_message_bytes", "False", "0 for no bound, or"),
+        ("mesh.play.max_message_bytes = 0.0", "mesh.play.max_message_bytes", "0.0", "0 for no bound, or"),
     ],
 )
 def test_a_bad_value_is_named_with_key_place_and_expectation(
@@ -383,3 +391,27 @@ def test_the_example_of_the_page_works(file: Path) -> None:
     example = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert example is not None
     assert load(file, example[1]).mesh["play"].listen == "tcp://0.0.0.0:7001"
+
+
+def test_a_channel_s_table_is_read_from_every_source(file: Path) -> None:
+    text = '[client_server.orders]\nlisten = "tcp://0.0.0.0:7101"\nservers = ["tcp://10.0.0.6:7101"]\nweight = 3\n'
+    environ = {
+        "ZLINK_CLIENT_SERVER_ORDERS_WEIGHT": "7",
+        "ZLINK_CLIENT_SERVER_BACK_OFFICE_SERVERS": "tcp://a:1,tcp://b:2",
+    }
+    overrides = {"client_server.orders.max_message_bytes": "0", "client_server.a.b.rid_prefix": "x"}
+    settings = load(file, text, environ=environ, overrides=overrides, client_servers=["back-office"])
+    assert settings.client_server == {
+        "orders": ClientServerSettings(
+            listen="tcp://0.0.0.0:7101", servers=("tcp://10.0.0.6:7101",), weight=7, max_message_bytes=0
+        ),
+        "back-office": ClientServerSettings(servers=("tcp://a:1", "tcp://b:2")),
+        "a.b": ClientServerSettings(rid_prefix="x"),
+    }
+    assert settings.mesh == {}
+
+
+def test_the_nearest_key_of_a_channel_is_named(file: Path) -> None:
+    assert "'client_server.orders.servers'" in problem(file, '[client_server.orders]\nserver = "x"\n')
+    text = problem(file, environ={"ZLINK_CLIENT_SERVER_ORDERS_WIGHT": "1"})
+    assert "'ZLINK_CLIENT_SERVER_ORDERS_WEIGHT'" in text

@@ -18,7 +18,9 @@ from zlinkpy.wire import (
     check_topic,
     decode_fanout,
     encode_fanout,
+    fanout,
 )
+from zlinkpy.wire.recall import RECALLED
 
 EVENT = FanoutEvent("order/created", "events", "node-a", PayloadHead("order_created"), b"content")
 
@@ -80,3 +82,17 @@ def test_the_reserved_topic_is_no_topic_of_an_application() -> None:
 def test_a_publisher_s_mistake_is_named(event: FanoutEvent, place: str) -> None:
     with pytest.raises(ValueError, match=rf"^{place}"):
         encode_fanout(event)
+
+
+def test_a_head_that_was_read_once_is_recalled_for_its_topic_alone() -> None:
+    """Recalling must not accept anything new: another topic, a frame more or less, or a changed byte is read anew."""
+    frames = encode_fanout(FanoutEvent("order", "news", "u", PayloadHead("Placed", "application/msgpack"), b"1"))
+    assert decode_fanout(frames) == decode_fanout(frames)
+    other = decode_fanout([b"bill", frames[1], b"2"])
+    assert (other.topic, other.content) == ("bill", b"2")
+    for wrong in ([*frames, b""], frames[:2], [b"\xff", *frames[1:]], [frames[0], frames[1] + b"\0", frames[2]]):
+        with pytest.raises(ProtocolError):
+            decode_fanout(wrong)
+    for number in range(3 * RECALLED):
+        decode_fanout([f"topic {number}".encode(), *frames[1:]])
+    assert len(fanout._known) <= RECALLED

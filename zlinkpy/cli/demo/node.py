@@ -60,15 +60,40 @@ class Greet(Request[Greeting]):
     """To exactly one node."""
 
 
+@message
+class Squared:
+    """The square."""
+
+    value: int
+    served_by: str
+
+
+@message
+class Square(Request[Squared]):
+    """ClientServer channel ``square``."""
+
+    number: int
+
+
+@message
+class Served:
+    """Fanout channel ``served``: an echo was answered."""
+
+    by: str
+
+
 host = Host(shutdown_deadline=5)
 demo = host.mesh(MESH, rid_prefix=NAME)
 demo.serve_channel("echo")
 demo.serve_channel("sum")
+squares = host.serve_client_server("square", rid_prefix=NAME)
+host.fanout_publisher("served", rid_prefix=NAME)
 
 
 @demo.on_channel_request("echo")
 async def echo(request: Echo) -> Echoed:
-    """Repeat the text."""
+    """Repeat the text, and let everybody know."""
+    await host.runtime.publish("served", None, Served(NAME))
     return Echoed(request.text, NAME)
 
 
@@ -82,3 +107,9 @@ def add(request: Sum) -> Total:
 async def greet(request: Greet) -> Greeting:
     """Say who this is."""
     return Greeting(NAME)
+
+
+@squares.on_request
+def square(request: Square) -> Squared:
+    """Multiply the number with itself."""
+    return Squared(request.number**2, NAME)

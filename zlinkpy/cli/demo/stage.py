@@ -12,11 +12,12 @@ from pathlib import Path
 import trio
 from attrs import frozen
 
-from zlinkpy.cli.demo.node import MESH
+from zlinkpy.cli.demo.node import MESH, Served
 from zlinkpy.cli.demo.processes import NodeProcess
 from zlinkpy.cli.demo.traffic import Tally, drive
 from zlinkpy.cli.demo.view import NodeRow, Picture, View, keep_showing, milliseconds
 from zlinkpy.errors import UnavailableError
+from zlinkpy.fanout import PublisherPhase
 from zlinkpy.mesh import PeerPhase
 from zlinkpy.runtime import Host, Runtime
 
@@ -41,6 +42,8 @@ class Summary:
     """Among the lost ones."""
     p50: float | None
     p99: float | None
+    events: int
+    """Fanout events heard."""
     back_in: float
     """From the kill to the first answer of the restarted node."""
     problems: tuple[str, ...]
@@ -54,7 +57,8 @@ class Summary:
         """The summary for people."""
         text = (
             f"demo: {self.nodes} nodes, {self.requests} requests, {self.lost} lost, {self.cut_off} cut off, "
-            f"p50 {milliseconds(self.p50)}, p99 {milliseconds(self.p99)}, node killed and back in {self.back_in:.1f} s"
+            f"p50 {milliseconds(self.p50)}, p99 {milliseconds(self.p99)}, {self.events} events, "
+            f"node killed and back in {self.back_in:.1f} s"
         )
         if self.is_good:
             return text
@@ -97,7 +101,14 @@ class Stage:
         client = host.mesh(MESH, rid_prefix="demo-client")
         client.use_channel("echo")
         client.use_channel("sum")
-        self._say("starting the embedded store and three nodes")
+        host.use_client_server("square")
+        tally = self.tally
+
+        @host.fanout_subscriber("served").on_event()
+        def served(event: Served) -> None:
+            tally.events[event.by] += 1
+
+        self._say("starting the embedded store and three nodes: a mesh, a ClientServer channel, a fanout channel")
         try:
             async with host.run() as rt:
                 self._rt = rt
@@ -143,6 +154,7 @@ class Stage:
             timed_out=tally.timed_out,
             p50=p50,
             p99=p99,
+            events=tally.events.total(),
             back_in=back_in,
             problems=tuple(tally.problems),
         )
@@ -153,23 +165,35 @@ class Stage:
         before = node.rid
         await node.kill()
         self._say(f"{node.name} was killed ({signal.SIGKILL.name})")
-        await self._until(lambda: not self._is_ready(rt, before), f"{node.name} was killed and still counts as ready")
-        answered = self.tally.answered
+        await self._until(
+            lambda: not self._is_in_use(rt, node.name, before), f"{node.name} was killed and still counts as ready"
+        )
+        answered, events = self.tally.answered, self.tally.events.total()
         self._say(f"{node.name} is not ready any more; the others go on")
         await trio.sleep_until(killed_at + DOWN_SECONDS)
         if self.tally.answered == answered:
             raise UnavailableError(f"no request was answered while {node.name} was away")
+        if self.tally.events.total() == events:
+            raise UnavailableError(f"no event was heard while {node.name} was away")
         self._say(f"{node.name} starts again")
         await node.start()
         assert node.rid != before
         started_at = trio.current_time()
-        await self._until(lambda: self.tally.last_answer(node.name) > started_at, f"{node.name} is not used again")
+        heard = self.tally.events[node.name]
+        await self._until(
+            lambda: (
+                self.tally.last_answer(node.name) > started_at
+                and self.tally.events[node.name] > heard
+                and self._is_ready(rt, node)
+            ),
+            f"{node.name} is not used again",
+        )
         away = trio.current_time() - killed_at
         self._say(f"{node.name} answers again under a new routing id, {away:.1f} s after it was killed")
         return away
 
     async def _until_ready(self, rt: Runtime, nodes: list[NodeProcess]) -> None:
-        await self._until(lambda: all(self._is_ready(rt, node.rid) for node in nodes), "the nodes are not all ready")
+        await self._until(lambda: all(self._is_ready(rt, node) for node in nodes), "the nodes are not all ready")
 
     async def _until(self, holds: Callable[[], bool], problem: str) -> None:
         with trio.move_on_after(READY_SECONDS) as waiting:
@@ -179,8 +203,23 @@ class Stage:
             raise UnavailableError(f"{problem} after {READY_SECONDS:g} s")
 
     @staticmethod
-    def _is_ready(rt: Runtime, rid: str | None) -> bool:
-        return any(peer.node_rid == rid and peer.phase is PeerPhase.READY for peer in rt.mesh_snapshot(MESH).peers)
+    def _connections(rt: Runtime, name: str, rid: str | None) -> tuple[bool, bool, bool]:
+        """Whether a node is ready on the mesh, as a ClientServer server, and as a fanout publisher."""
+        heard = rt.fanout_status("served").subscriber
+        assert heard is not None
+        servers = (peer.node_rid for peer in rt.channel_status("square").peers if peer.phase is PeerPhase.READY)
+        publishers = (each.rid for each in heard.publishers if each.phase is PublisherPhase.READY)
+        return (
+            any(peer.node_rid == rid and peer.phase is PeerPhase.READY for peer in rt.mesh_snapshot(MESH).peers),
+            any((each or "").startswith(f"{name}-") for each in servers),
+            any((each or "").startswith(f"{name}-") for each in publishers),
+        )
+
+    def _is_ready(self, rt: Runtime, node: NodeProcess) -> bool:
+        return all(self._connections(rt, node.name, node.rid))
+
+    def _is_in_use(self, rt: Runtime, name: str, rid: str | None) -> bool:
+        return any(self._connections(rt, name, rid))
 
     def _picture(self) -> Picture:
         assert self._rt is not None
@@ -201,10 +240,16 @@ class Stage:
         elif node.rid is None:
             state = "starting"
         else:
-            state = "ready" if self._is_ready(rt, node.rid) else "not ready"
+            state = "ready" if self._is_ready(rt, node) else "not ready"
         rates = self.tally.rates(node.name, now)
         return NodeRow(
-            name=node.name, rid=node.rid, state=state, per_second=rates.per_second, p50=rates.p50, p99=rates.p99
+            name=node.name,
+            rid=node.rid,
+            state=state,
+            per_second=rates.per_second,
+            p50=rates.p50,
+            p99=rates.p99,
+            events=self.tally.events[node.name],
         )
 
     def _say(self, text: str) -> None:

@@ -7,13 +7,13 @@ that was in flight to a killed process cannot be answered, and saying so at once
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import trio
 from attrs import define, field, frozen
 
-from zlinkpy.cli.demo.node import MESH, Echo, Greet, Sum
+from zlinkpy.cli.demo.node import MESH, Echo, Greet, Square, Sum
 from zlinkpy.errors import DeadlineExceededError, NotFoundError, UnavailableError, ZlinkError
 from zlinkpy.mesh import PeerPhase
 from zlinkpy.runtime import Runtime
@@ -50,6 +50,8 @@ class Tally:
     problems: list[str] = field(factory=list)
     """What was wrong, for the summary; at most a few."""
     seconds: list[float] = field(factory=list)
+    events: Counter[str] = field(factory=Counter)
+    """Events heard of each node."""
     _recent: dict[str, deque[tuple[float, float]]] = field(factory=dict)
 
     @property
@@ -117,20 +119,26 @@ async def _caller(rt: Runtime, tally: Tally, stopping: trio.Event, number: int) 
 
 
 async def _ask(rt: Runtime, count: int) -> str:
-    """One request, of three kinds in turn; returns who answered. Raises ValueError for a wrong answer."""
-    if count % 3 == 0:
+    """One request, of four kinds in turn; returns who answered. Raises ValueError for a wrong answer."""
+    kind = count % 4
+    if kind == 3:
+        squared = await rt.request_to_channel("square", Square(count), timeout=TIMEOUT_SECONDS)
+        if squared.value != count * count:
+            raise ValueError(f"{count} squared came back as {squared.value}")
+        return squared.served_by
+    if kind == 0:
         text = f"message {count}"
         echoed = await rt.request_to_channel("echo", Echo(text), timeout=TIMEOUT_SECONDS)
         if echoed.text != text:
             raise ValueError(f"echo of {text!r} came back as {echoed.text!r}")
         return echoed.served_by
     ready = [peer.node_rid for peer in rt.mesh_snapshot(MESH).peers if peer.phase is PeerPhase.READY]
-    if count % 3 == 1 or not ready:
+    if kind == 1 or not ready:
         total = await rt.request_to_channel("sum", Sum([count, 1]), timeout=TIMEOUT_SECONDS)
         if total.value != count + 1:
             raise ValueError(f"{count} + 1 came back as {total.value}")
         return total.served_by
-    rid = ready[count // 3 % len(ready)]
+    rid = ready[count // 4 % len(ready)]
     assert rid is not None
     greeting = await rt.request_to_node(MESH, rid, Greet(), timeout=TIMEOUT_SECONDS)
     if not rid.startswith(greeting.served_by):

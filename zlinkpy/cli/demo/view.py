@@ -28,6 +28,8 @@ class NodeRow:
     per_second: float
     p50: float | None
     p99: float | None
+    events: int
+    """Fanout events heard of it so far."""
 
 
 @frozen(kw_only=True)
@@ -85,11 +87,19 @@ class LiveView:
 
     def show(self, picture: Picture) -> None:
         """Draw where things stand."""
-        table = plain_table("NODE", "ROUTING ID", "STATE", "REQUESTS/S>", "P50>", "P99>")
+        table = plain_table("NODE", "ROUTING ID", "STATE", "REQUESTS/S>", "P50>", "P99>", "EVENTS>")
         for row in picture.rows:
             state = Text(row.state, style=_STYLES.get(row.state, ""))
             rid = f"…{row.rid[-_RID_SHOWN:]}" if row.rid else "-"  # the table fits 80 columns
-            table.add_row(row.name, rid, state, f"{row.per_second:.0f}", milliseconds(row.p50), milliseconds(row.p99))
+            table.add_row(
+                row.name,
+                rid,
+                state,
+                f"{row.per_second:.0f}",
+                milliseconds(row.p50),
+                milliseconds(row.p99),
+                str(row.events),
+            )
         totals = (
             f"{picture.ready_peers} peers ready, {picture.answered} answered, {picture.cut_off} cut off, "
             f"{picture.lost} open or lost"
@@ -107,7 +117,7 @@ def _line(picture: Picture) -> str:
     p99 = max((row.p99 for row in picture.rows if row.p99 is not None), default=None)
     return (
         f"{picture.elapsed:5.1f} s  {nodes}; {picture.ready_peers} peers ready, {picture.answered} answered, "
-        f"p99 {milliseconds(p99)}"
+        f"p99 {milliseconds(p99)}, {sum(row.events for row in picture.rows)} events"
     )
 
 
@@ -126,6 +136,7 @@ def _document(picture: Picture) -> dict[str, object]:
                 "requests_per_second": round(row.per_second, 1),
                 "p50_ms": _rounded(row.p50),
                 "p99_ms": _rounded(row.p99),
+                "events": row.events,
             }
             for row in picture.rows
         ],

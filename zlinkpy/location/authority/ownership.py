@@ -292,61 +292,87 @@ class SweptTogether:
 
 
 def release_together(records: Sequence[AuthorityRecord], me: LeaseRow) -> Steps[SweptTogether]:
-    """`release` for a host's shutdown, many rows in one batch: all of one owner, all in the same User Spot or in none.
+    """`release` for a host's shutdown, many rows in one batch; all of them in the same User Spot or in none.
 
     Each row keeps its own condition; one that changed is left out of the next try, so that it holds up nobody else
-    (LO-352).
+    (LO-352). Rows of different owners go in batches of their own.
     """
-    left = [record for record in records if may_release(record.row, ReleaseCause.HOST_SHUTDOWN)]
-    kept, released, sent = len(records) - len(left), 0, False
+    home = home_key(records[0].row.payload)
+    left = [record for record in records if _may_end(record.row)]
+    released, kept = 0, len(records) - len(left)
+    sent: set[ObjectKey] = set()
     before: tuple[AuthorityRecord, ...] = ()
     while left:
-        home = home_key(left[0].row.payload)
-        homes = () if home is None else (home.encode(),)
-        seen = yield Look((*(record.key.encode() for record in left), *homes))
+        keys_left = [record.key.encode() for record in left]
+        seen = yield Look((*keys_left, *(() if home is None else (home.encode(),))))
+        there: list[AuthorityRecord] = []
+        for record, one in zip(left, seen, strict=False):
+            current = record_of(record.key, one)
+            if current is not None and current.version == record.version:
+                there.append(record)
+            elif current is None and record.key in sent:
+                released += 1
+            else:
+                kept += 1
+        left = there
+        if not left:
+            break
         spot = None if home is None else record_of(home, seen[-1])
         if home is not None and spot is None:
             yield from confirmed([left[0]], records, _homeless())
             continue
-        owner, _ = effective_owner(left[0].row, None if spot is None else spot.row)
+        owner, batch, others = _of_one_owner(left, spot)
         lease_seen, capacity = yield Look((owner.lease_key, owner.capacity_key))
         lease = lease_of(owner, lease_seen)
-        mine = (owner.owner_id, owner.lease_generation) == (me.owner_id, me.lease_generation)
-        there: list[AuthorityRecord] = []
-        for record, one in zip(left, seen, strict=False):
-            current = record_of(record.key, one)
-            members = record.row.payload.members
-            if current is None:
-                released, kept = released + sent, kept + (not sent)
-            elif current.version != record.version or not mine or lease is None or (members and members.count):
-                kept += 1
-            else:
-                there.append(record)
-        left = there
-        if not left or lease is None:
+        if lease is None or (owner.owner_id, owner.lease_generation) != (me.owner_id, me.lease_generation):
+            left, kept = others, kept + len(batch)
             continue
-        counted = capacity_of(capacity)
-        left_home = None if spot is None else _members(spot)
         try:
-            for record in left:
-                counted = counted.release(record.row.slots)
-                left_home = None if left_home is None else left_home.left()
+            write = _release_batch(batch, spot, owner, lease, capacity)
         except StoreCorruption as problem:
-            before = yield from confirmed([*left, spot], [*records, *before], problem)
+            before = yield from confirmed([*batch, spot], [*records, *before], problem)
             continue
-        conditions: list[Condition] = [
-            *(IfVersion(record.key.encode(), record.version) for record in left),
-            lease,
-            condition_on(owner.capacity_key, capacity),
-        ]
-        mutations: list[Mutation] = [*(Delete(record.key.encode()) for record in left), put_capacity(owner, counted)]
-        if spot is not None and left_home is not None:
-            conditions.append(IfVersion(spot.key.encode(), spot.version))
-            mutations.append(put_members(spot, left_home))
-        sent = True
-        if isinstance((yield Write(tuple(conditions), tuple(mutations))), Applied):
-            return SweptTogether(released + len(left), kept)
+        sent.update(record.key for record in batch)
+        if isinstance((yield write), Applied):
+            left, released = others, released + len(batch)
     return SweptTogether(released, kept)
+
+
+def _may_end(row: AuthorityRow) -> bool:
+    members = row.payload.members
+    return may_release(row, ReleaseCause.HOST_SHUTDOWN) and not (members and members.count)
+
+
+def _of_one_owner(
+    records: list[AuthorityRecord], spot: AuthorityRecord | None
+) -> tuple[Owner, list[AuthorityRecord], list[AuthorityRecord]]:
+    """The owner of the first record, those it owns, and the others."""
+    home = None if spot is None else spot.row
+    owner, _ = effective_owner(records[0].row, home)
+    batch = [record for record in records if effective_owner(record.row, home)[0] == owner]
+    taken = {record.key for record in batch}
+    return owner, batch, [record for record in records if record.key not in taken]
+
+
+def _release_batch(
+    batch: list[AuthorityRecord], spot: AuthorityRecord | None, owner: Owner, lease: IfValue, capacity: Seen
+) -> Write:
+    """Raises StoreCorruption where the rows give back more than is in use."""
+    counted = capacity_of(capacity)
+    members = None if spot is None else _members(spot)
+    for record in batch:
+        counted = counted.release(record.row.slots)
+        members = None if members is None else members.left()
+    conditions: list[Condition] = [
+        *(IfVersion(record.key.encode(), record.version) for record in batch),
+        lease,
+        condition_on(owner.capacity_key, capacity),
+    ]
+    mutations: list[Mutation] = [*(Delete(record.key.encode()) for record in batch), put_capacity(owner, counted)]
+    if spot is not None and members is not None:
+        conditions.append(IfVersion(spot.key.encode(), spot.version))
+        mutations.append(put_members(spot, members))
+    return Write(tuple(conditions), tuple(mutations))
 
 
 def reincarnate(held: AuthorityRecord, payload: Payload, me: LeaseRow) -> Steps[Written | Refused]:

@@ -237,7 +237,7 @@ class AuthorityRepository:
                         continue
                     swept = await self._sweep(group, deadline)
                 released, kept = released + swept.released, kept + swept.kept
-            for group in groups.values():
+            for group in filter(None, groups.values()):
                 swept = await self._sweep(group, deadline)
                 released, kept = released + swept.released, kept + swept.kept
         return Swept(released, kept)

@@ -1,0 +1,560 @@
+"""Subscribers: when a publisher is ready, and what ends one connection and no other (LV §7, §8, §14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+import zlinkpy as zl
+from tests.contract.fanout.world import CHANNEL, PACKED, TOPIC, Node, Placed, PuppetPublisher, World, event
+from tests.puppet import until
+from zlinkpy.fanout import PublisherPhase
+from zlinkpy.link import FailureReason
+from zlinkpy.telemetry import catalogue
+from zlinkpy.transport import Subscription
+from zlinkpy.wire import BEACON_PAYLOAD, BEACON_TOPIC, RuntimeState
+
+BEACON_LOOKALIKE = "\x01ZLF1\0"
+
+
+async def heard(world: World, **more: Any) -> tuple[PuppetPublisher, Node]:
+    """A puppet and a subscriber connected to it, which has heard nothing yet."""
+    u = await world.puppet()
+    s = await world.subscriber(u.endpoint, **more)
+    await u.subscribed()
+    return u, s
+
+
+async def ready(world: World, **more: Any) -> tuple[PuppetPublisher, Node, float]:
+    """The same, and the puppet's beacon came at the instant that is returned."""
+    u, s = await heard(world, **more)
+    u.beacon()
+    await until(lambda: s.is_ready(u.endpoint), step=0.001)
+    at = s.heard(u.endpoint).last_receive
+    return u, s, at
+
+
+def quiet(node: Node) -> bool:
+    """Nothing of an application has happened."""
+    status = node.rt.status
+    return (
+        node.got == []
+        and node.telemetry.total(catalogue.FANOUT_RECEIVED) == 0
+        and (status.permits_in_use, status.queued_jobs, status.running_jobs) == (0, 0, 0)
+    )
+
+
+# -- ready
+
+
+@pytest.mark.contract("LV-91", "LV-95")
+async def test_a_connected_publisher_that_says_nothing_is_connecting_and_stays_so(
+    autojump_clock: object, world: World
+) -> None:
+    u, s = await heard(world)
+    await trio.sleep(600)
+    assert s.phase(u.endpoint) is PublisherPhase.CONNECTING
+    assert (u.socket.subscribers, s.heard(u.endpoint).dials) == (1, 1)
+    assert s.failure(u.endpoint) is None
+
+
+@pytest.mark.contract("LV-92")
+async def test_the_first_event_makes_it_ready_and_reaches_its_handler(autojump_clock: object, world: World) -> None:
+    u, s = await heard(world)
+    assert s.phase(u.endpoint) is PublisherPhase.CONNECTING
+    u.event(7)
+    await trio.sleep(0.1)
+    assert s.is_ready(u.endpoint)
+    assert s.numbers == [7]
+
+
+@pytest.mark.contract("LV-93", "LV-101", "LV-102", "LV-103")
+async def test_a_beacon_makes_it_ready_and_does_nothing_else(autojump_clock: object, world: World) -> None:
+    u, s = await heard(world)
+    u.beacon()
+    await trio.sleep(0.1)
+    assert s.is_ready(u.endpoint)
+    assert quiet(s)
+    # The one metric that moved is the connection's own; and a subscription has no way to answer.
+    assert {name for name, _ in s.telemetry.series()} == {catalogue.PEER_CONNECTS}
+    assert not any(hasattr(Subscription, way) for way in ("send", "post", "publish"))
+
+
+@pytest.mark.contract("LV-104")
+async def test_only_events_are_counted_as_received(autojump_clock: object, world: World) -> None:
+    u, s = await heard(world)
+    for n in range(100):
+        u.beacon()
+        if n % 40 == 0:
+            u.event(n)
+        await trio.sleep(0.1)
+    assert s.numbers == [0, 40, 80]
+    assert s.telemetry.total(catalogue.FANOUT_RECEIVED) == 3
+
+
+@pytest.mark.parametrize("kind", ["beacons", "events"])
+@pytest.mark.contract("LV-96")
+async def test_either_kind_of_record_moves_the_deadline(autojump_clock: object, world: World, kind: str) -> None:
+    u, s, _ = await ready(world)
+    for _ in range(5):
+        await trio.sleep(14.9)
+        if kind == "beacons":
+            u.beacon()
+        else:
+            u.event()
+        at = trio.current_time()
+        await trio.sleep(0.001)
+        assert s.is_ready(u.endpoint)
+        assert s.heard(u.endpoint).last_receive == pytest.approx(at, abs=0.001)
+    last = s.heard(u.endpoint).last_receive
+    await trio.sleep_until(last + 14.999)
+    assert s.is_ready(u.endpoint)
+    await trio.sleep_until(last + 15.001)
+    assert not s.is_ready(u.endpoint)
+
+
+@pytest.mark.contract("LV-97", "LV-98", "LV-147", "LV-148")
+async def test_fifteen_seconds_of_silence_end_it_and_a_new_socket_starts_from_the_beginning(
+    autojump_clock: object, world: World
+) -> None:
+    u, s, at = await ready(world)
+    await trio.sleep_until(at + 14.999)
+    assert s.is_ready(u.endpoint)
+    await trio.sleep_until(at + 15.001)
+    assert s.phase(u.endpoint) is PublisherPhase.RECONNECTING
+    assert s.failure(u.endpoint).reason is FailureReason.PUBLISHER_SILENT
+    await until(lambda: u.socket.subscribers == 0)
+    await until(lambda: u.socket.subscribers == 1)
+    assert s.heard(u.endpoint).dials == 2
+    await trio.sleep(60)
+    assert s.phase(u.endpoint) is PublisherPhase.RECONNECTING
+    assert s.heard(u.endpoint).dials == 2
+    u.event(3)
+    await trio.sleep(0.1)
+    assert s.is_ready(u.endpoint)
+    assert s.numbers == [3]
+
+
+@pytest.mark.contract("LV-90")
+async def test_beacons_arrive_whatever_was_subscribed_to(autojump_clock: object, world: World) -> None:
+    p = await world.publisher()
+    endpoint = p.rt.publisher_endpoint(CHANNEL)
+    s = await world.subscriber(endpoint, topics=["order"])
+    await s.ready(endpoint)
+    for _ in range(60):
+        await trio.sleep(1)
+        assert s.is_ready(endpoint)
+    assert quiet(s)
+
+
+@pytest.mark.contract("LV-89")
+async def test_what_only_the_beacon_s_subscription_brings_is_a_sign_of_life_and_no_event(
+    autojump_clock: object, world: World
+) -> None:
+    u, s = await heard(world)
+    u.event(topic=BEACON_LOOKALIKE)
+    await trio.sleep(0.1)
+    assert s.is_ready(u.endpoint)
+    assert quiet(s)
+
+
+async def test_topics_are_compared_whole(autojump_clock: object, world: World) -> None:
+    u, s, _ = await ready(world)
+    for n, topic in enumerate(("order", "orders", "orde", "Order")):
+        u.event(n, topic=topic)
+    u.event(9, packet="Cancelled")
+    await trio.sleep(0.1)
+    assert s.numbers == [0]
+    assert s.is_ready(u.endpoint)
+
+
+async def test_a_raw_handler_takes_what_no_other_handler_takes(autojump_clock: object, world: World) -> None:
+    u = await world.puppet()
+    raw: list[tuple[str | None, zl.RawMessage]] = []
+    host = zl.Host(transport=lambda entropy: world.network.transport("s"), watchdog=False)
+    feed = host.fanout_subscriber(CHANNEL, publishers=[u.endpoint])
+    typed: list[int] = []
+
+    @feed.on_event(TOPIC)
+    def placed(message: Placed) -> None:
+        typed.append(message.n)
+
+    @feed.on_raw_event()
+    def anything(message: zl.RawMessage, context: zl.MessageContext) -> None:
+        raw.append((context.topic, message))
+
+    async with host.run():
+        await u.subscribed()
+        u.event(1)
+        u.event(2, packet="Cancelled")
+        u.event(3, topic="elsewhere")
+        u.beacon()
+        await trio.sleep(0.1)
+    assert typed == [1]
+    assert raw == [
+        (TOPIC, zl.RawMessage("Cancelled", PACKED + b"\2")),
+        ("elsewhere", zl.RawMessage("Placed", PACKED + b"\3")),
+    ]
+
+
+# -- sockets
+
+
+@pytest.mark.contract("LV-80", "LV-81", "LV-78")
+async def test_each_endpoint_has_a_socket_of_its_own(
+    autojump_clock: object, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialled = watch_dials(world, monkeypatch)
+    puppets = [await world.living(rid) for rid in "abc"]
+    s = await world.subscriber(*(u.endpoint for u in puppets))
+    await s.ready(*(u.endpoint for u in puppets))
+    assert sorted(dialled) == sorted(u.endpoint for u in puppets)
+    # A reconnect is a socket of its own again, to the same endpoint.
+    puppets[0].send(BEACON_TOPIC)
+    await until(lambda: len(dialled) == 4)
+    assert dialled[3] == puppets[0].endpoint
+
+
+@pytest.mark.contract("LV-79", "LV-81", "LO-172")
+async def test_each_published_publisher_has_a_socket_of_its_own_and_a_withdrawn_one_none(
+    autojump_clock: object, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialled = watch_dials(world, monkeypatch)
+    puppets = [await world.living(rid) for rid in ("one", "two", "three")]
+    for u in puppets:
+        await world.list(u)
+    s = await world.subscriber(store=True)
+    await s.ready("one", "two", "three")
+    assert sorted(dialled) == sorted(u.endpoint for u in puppets)
+    await world.unlist(puppets[1])
+    await until(lambda: puppets[1].socket.subscribers == 0)
+    assert [u.socket.subscribers for u in puppets] == [1, 0, 1]
+    assert s.heard("two") is None
+    assert s.is_ready("one")
+    assert s.is_ready("three")
+
+
+def watch_dials(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The endpoint of each SUB socket that is made."""
+    dialled: list[str] = []
+    kind = type(world.wire)
+    subscribe = kind.subscribe
+
+    def watched(self: Any, endpoint: str, *rest: Any, **more: Any) -> Any:
+        dialled.append(endpoint)
+        return subscribe(self, endpoint, *rest, **more)
+
+    monkeypatch.setattr(kind, "subscribe", watched)
+    return dialled
+
+
+@pytest.mark.contract("LV-82")
+async def test_one_silent_publisher_concerns_no_other(autojump_clock: object, world: World) -> None:
+    u = await world.puppet("u")
+    v = await world.living("v")
+    s = await world.subscriber(u.endpoint, v.endpoint)
+    await u.subscribed()
+    u.beacon()
+    await s.ready(u.endpoint, v.endpoint)
+    await until(lambda: not s.is_ready(u.endpoint), 20)
+    assert s.failure(u.endpoint).reason is FailureReason.PUBLISHER_SILENT
+    seen = s.heard(v.endpoint)
+    assert (seen.phase, seen.last_failure, seen.dials) == (PublisherPhase.READY, None, 1)
+    assert trio.current_time() - seen.last_receive <= 1.01
+    assert v.socket.subscribers == 1
+
+
+@pytest.mark.contract("LV-94")
+@pytest.mark.parametrize("late", ["beacon", "event"])
+async def test_a_publisher_withdrawn_before_its_first_record_does_not_become_ready(
+    autojump_clock: object, world: World, late: str
+) -> None:
+    u = await world.puppet()
+    await world.list(u)
+    s = await world.subscriber(store=True)
+    await u.subscribed()
+    assert s.phase("u") is PublisherPhase.CONNECTING
+    assert world.network is not None
+    # The record is under way when the descriptor goes.
+    world.network.delay("puppet", "s", 2.0)
+    getattr(u, late)()
+    await world.unlist(u)
+    shown: list[Any] = []
+    for _ in range(50):
+        await trio.sleep(0.1)
+        shown.append(s.is_ready("u"))
+    assert not any(shown)
+    assert s.publishers == ()
+    assert u.socket.subscribers == 0
+    assert quiet(s)
+    assert s.telemetry.total(catalogue.PEER_CONNECTS) == 0
+
+
+# -- malformed records
+
+MALFORMED_BEACONS = {
+    "other payload": (BEACON_TOPIC, b"ZF\x01\x02"),
+    "empty payload": (BEACON_TOPIC, b""),
+    "one frame": (BEACON_TOPIC,),
+    "three frames": (BEACON_TOPIC, BEACON_PAYLOAD, b""),
+}
+_TOPIC, _HEAD, _CONTENT = event()
+MALFORMED_EVENTS = {
+    "no head": (_TOPIC,),
+    "no payload": (_TOPIC, _HEAD),
+    "a frame too many": (_TOPIC, _HEAD, _CONTENT, b""),
+    "magic": (_TOPIC, b"XX" + _HEAD[2:], _CONTENT),
+    "major": (_TOPIC, _HEAD[:2] + b"\2" + _HEAD[3:], _CONTENT),
+    "command": (_TOPIC, _HEAD[:3] + b"\5" + _HEAD[4:], _CONTENT),
+    "flag": (_TOPIC, _HEAD[:4] + b"\2" + _HEAD[5:], _CONTENT),
+    "metadata announced and missing": (_TOPIC, _HEAD[:4] + b"\1" + _HEAD[5:], _CONTENT),
+    "trailing byte": (_TOPIC, _HEAD + b"\0", _CONTENT),
+    "another channel": tuple(event(channel="sport")),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED_BEACONS)
+@pytest.mark.contract("LV-105", "LV-106")
+async def test_a_malformed_beacon_ends_its_own_connection_at_once(
+    autojump_clock: object, world: World, name: str
+) -> None:
+    await ends_only_its_own(world, MALFORMED_BEACONS[name])
+
+
+@pytest.mark.parametrize("name", MALFORMED_EVENTS)
+@pytest.mark.contract("LV-108")
+async def test_a_malformed_event_ends_its_own_connection_at_once(
+    autojump_clock: object, world: World, name: str
+) -> None:
+    await ends_only_its_own(world, MALFORMED_EVENTS[name])
+
+
+async def ends_only_its_own(world: World, frames: tuple[bytes, ...]) -> None:
+    u = await world.living("u")
+    v = await world.living("v")
+    s = await world.subscriber(u.endpoint, v.endpoint)
+    await s.ready(u.endpoint, v.endpoint)
+    before = s.heard(u.endpoint).last_receive
+    await trio.sleep(0.3)
+    u.send(*frames)
+    await trio.sleep(0.001)
+    seen = s.heard(u.endpoint)
+    assert seen.phase is PublisherPhase.RECONNECTING
+    assert seen.last_failure.reason is FailureReason.PROTOCOL_ERROR
+    assert s.got == []
+    assert before is not None
+    assert s.telemetry.total(catalogue.FANOUT_RECEIVED) == 0
+    untouched = s.heard(v.endpoint)
+    assert (untouched.phase, untouched.dials) == (PublisherPhase.READY, 1)
+    # A new socket, and the publisher, which behaves again, is ready again.
+    await s.ready(u.endpoint)
+    assert s.heard(u.endpoint).dials == 2
+
+
+@pytest.mark.parametrize("name", MALFORMED_BEACONS)
+@pytest.mark.contract("LV-107")
+async def test_a_malformed_beacon_as_the_first_record_makes_nothing_ready(
+    autojump_clock: object, world: World, name: str
+) -> None:
+    u, s = await heard(world)
+    u.send(*MALFORMED_BEACONS[name])
+    for _ in range(20):
+        await trio.sleep(0.05)
+        assert not s.is_ready(u.endpoint)
+    assert s.failure(u.endpoint).reason is FailureReason.PROTOCOL_ERROR
+    assert s.telemetry.total(catalogue.PEER_CONNECTS) == 0
+
+
+async def test_a_payload_that_does_not_decode_costs_the_event_alone(autojump_clock: object, world: World) -> None:
+    u, s, _ = await ready(world)
+    topic, head, _ = event()
+    u.send(topic, head, b"\xc1")
+    u.event(2)
+    await trio.sleep(0.1)
+    assert s.numbers == [2]
+    assert s.is_ready(u.endpoint)
+    assert s.telemetry.total(catalogue.FANOUT_FAILURES) == 1
+
+
+# -- saturation and fairness
+
+
+@pytest.mark.contract("LV-99")
+async def test_beacons_that_find_the_queue_full_are_lost(autojump_clock: object, world: World) -> None:
+    u, s, _ = await ready(world, hold=1000.0)
+    assert world.network is not None
+    maximum = s.rt.status.permits_maximum
+    press(s, maximum)
+    # Without a permit the publisher is read no further: its queue for this subscriber fills and overflows.
+    for n in range(3000):
+        u.event(n % 100)
+    await trio.sleep(0.1)
+    at = s.heard(u.endpoint).last_receive
+    for _ in range(5):
+        u.beacon()
+        await trio.sleep(0.1)
+    assert s.heard(u.endpoint).last_receive == at
+    relieve(s, maximum)
+    await until(lambda: s.rt.status.queued_jobs == 0 and s.heard(u.endpoint).last_receive > at)
+    queued = len(s.got)
+    assert queued < 3000
+    await trio.sleep(5)
+    # What was lost does not come when there is room again; what is published now does.
+    assert len(s.got) == queued
+    u.event(101)
+    await trio.sleep(0.1)
+    assert s.numbers[-1] == 101
+
+
+@pytest.mark.contract("LV-100")
+async def test_a_saturated_subscriber_reports_its_publisher_lost(autojump_clock: object, world: World) -> None:
+    u, s, _ = await ready(world)
+    maximum = s.rt.status.permits_maximum
+    press(s, maximum)
+    at = None
+    for _ in range(200):
+        u.event()
+        u.beacon()
+        at = at or s.heard(u.endpoint).last_receive
+        await trio.sleep(0.1)
+        if not s.is_ready(u.endpoint):
+            break
+    assert s.failure(u.endpoint).reason is FailureReason.PUBLISHER_SILENT
+    relieve(s, maximum)
+    world.nursery.start_soon(u.keep_alive)
+    await s.ready(u.endpoint, seconds=30)
+
+
+def press(node: Node, count: int) -> None:
+    for _ in range(count):
+        node.rt._core.permits.take_over()
+
+
+def relieve(node: Node, count: int) -> None:
+    for _ in range(count):
+        node.rt._core.permits.release()
+
+
+@pytest.mark.contract("LV-118", "LV-115")
+async def test_a_flooding_publisher_costs_a_quiet_one_nothing(autojump_clock: object, world: World) -> None:
+    u = await world.puppet("u")
+    v = await world.living("v")
+    s = await world.subscriber(u.endpoint, v.endpoint)
+    await u.subscribed()
+    u.beacon()
+    await s.ready(u.endpoint, v.endpoint)
+    began = trio.current_time()
+    while trio.current_time() < began + 60:
+        for n in range(500):
+            u.event(n % 100)
+        await trio.sleep(0.1)
+        assert s.is_ready(v.endpoint)
+        assert trio.current_time() - s.heard(v.endpoint).last_receive < 2
+    assert len(s.got) > 100_000
+    assert s.heard(v.endpoint).dials == 1
+
+
+# -- discovery and the store
+
+
+@pytest.mark.contract("LV-98", "LV-147")
+async def test_a_reconnect_goes_where_the_descriptor_says_now(autojump_clock: object, world: World) -> None:
+    u = await world.living("u")
+    await world.list(u)
+    s = await world.subscriber(store=True)
+    await s.ready("u")
+    moved = await world.living("u")
+    moved.generation = 2
+    await world.list(moved, revision=1)
+    await until(lambda: moved.socket.subscribers == 1)
+    await s.ready("u")
+    assert u.socket.subscribers == 0
+    assert s.heard("u").endpoint == moved.endpoint
+    assert s.failure("u").reason is FailureReason.REPLACED
+
+
+async def test_an_event_of_another_publisher_at_the_endpoint_is_no_event_of_this_one(
+    autojump_clock: object, world: World
+) -> None:
+    u = await world.puppet("u")
+    await world.list(u)
+    s = await world.subscriber(store=True)
+    await u.subscribed()
+    u.send(*event(1, rid="somebody else"))
+    await trio.sleep(0.01)
+    assert not s.is_ready("u")
+    assert s.failure("u").reason is FailureReason.IDENTITY_MISMATCH
+    assert s.got == []
+
+
+@pytest.mark.parametrize("state", [RuntimeState.RELOCATING, RuntimeState.RELOCATED, RuntimeState.DRAINING])
+@pytest.mark.contract("LO-175")
+async def test_a_leaving_publisher_keeps_its_subscribers_and_gets_no_new_ones(
+    autojump_clock: object, world: World, state: RuntimeState
+) -> None:
+    u = await world.living("u")
+    await world.list(u)
+    s = await world.subscriber(store=True)
+    await s.ready("u")
+    await world.list(u, state=state, revision=2)
+    late = await world.subscriber(store=True, name="late")
+    await trio.sleep(10)
+    assert s.is_ready("u")
+    assert late.publishers == ()
+    assert u.socket.subscribers == 1
+    u.event(4)
+    await trio.sleep(0.1)
+    assert s.numbers == [4]
+
+
+@pytest.mark.contract("LV-152")
+async def test_beacons_do_not_bring_a_lapsed_lease_back(autojump_clock: object, world: World) -> None:
+    u = await world.living("u")
+    await world.list(u, ttl_ms=20_000)
+    s = await world.subscriber(store=True)
+    await s.ready("u")
+    await trio.sleep(19)
+    assert s.is_ready("u")
+    # Its beacons go on, but nobody may count it as a publisher of the channel any more.
+    await until(lambda: s.heard("u") is None, 5)
+    await trio.sleep(30)
+    assert s.heard("u") is None
+
+
+async def test_hosts_find_each_other_through_the_store(autojump_clock: object, world: World) -> None:
+    p = await world.publisher(store=True)
+    s = await world.subscriber(store=True)
+    with trio.fail_after(10):
+        await s.rt.wait_ready_publisher(CHANNEL)
+    await p.rt.publish(CHANNEL, TOPIC, Placed(5))
+    await trio.sleep(0.1)
+    assert s.numbers == [5]
+    (one,) = s.publishers
+    (reported,) = s.rt.connections().connections
+    assert (reported.kind, reported.peer, reported.phase) == ("fanout", one.rid, "ready")
+    await p.stop()
+    await until(lambda: s.publishers == ())
+
+
+@pytest.mark.contract("LV-02")
+async def test_real_sockets_carry_events_and_fifteen_seconds_of_silence_end_them(
+    fast_clock: object, sockets: World
+) -> None:
+    p = await sockets.publisher()
+    u = await sockets.puppet("u")
+    endpoint = p.rt.publisher_endpoint(CHANNEL)
+    s = await sockets.subscriber(endpoint, u.endpoint)
+    await u.subscribed()
+    u.beacon()
+    await s.ready(endpoint, u.endpoint)
+    await p.rt.publish(CHANNEL, TOPIC, Placed(5))
+    await until(lambda: s.numbers == [5])
+    await until(lambda: not s.is_ready(u.endpoint), 20)
+    assert s.failure(u.endpoint).reason is FailureReason.PUBLISHER_SILENT
+    assert s.is_ready(endpoint)
+    await until(lambda: s.heard(u.endpoint).dials == 2, 5)
+    await p.stop()
+    await until(lambda: not s.is_ready(endpoint))
+    assert s.failure(endpoint).reason is FailureReason.TRANSPORT_ERROR

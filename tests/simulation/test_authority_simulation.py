@@ -310,8 +310,11 @@ class World:
     # Operations.
 
     def start(self, name: str, key: ObjectKey, steps: Any, after: Any = None) -> None:
-        agent = Agent(name, key, steps, next(steps), after, gone_before=self.store.gone[key])
-        self.agents.append(agent)
+        try:
+            ask = next(steps)
+        except StopIteration:
+            return  # nothing to do for what was seen
+        self.agents.append(Agent(name, key, steps, ask, after, gone_before=self.store.gone[key]))
 
     def begin(self) -> None:
         dice = self.dice

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import trio
 from attrs import define, evolve, field
 
 from tests.location_hosts import MESH, OPTIONS, node, plant, put
@@ -27,17 +26,17 @@ from zlinkpy.location.authority import (
     Owner,
     Payload,
     PendingCreation,
-    Place,
     RelocationPhase,
     RelocationState,
     Reserved,
     ReserveOrder,
+    SpaceReserved,
     SpotKind,
     Written,
     decode_capacity,
     spot_slots,
+    unit_slots,
 )
-from zlinkpy.location.authority.steps import Steps
 from zlinkpy.location.descriptors import ObjectCapability, SpotTypeUsage
 from zlinkpy.location.rows import LeaseRow
 from zlinkpy.location.store import Delete, Found, LocationStore
@@ -225,22 +224,20 @@ class Cluster:
                 return items
 
 
-def place(of: Owner) -> Place:
-    return of.place
+P, Q = owner("p"), owner("q")
+"""The two nodes that most tests have."""
 
 
-async def drive(store: LocationStore, steps: Steps[Any]) -> Any:
-    """Run an operation without the repository around it."""
-    from zlinkpy.location.authority.steps import Look
+async def reserved(cluster: Cluster, key: ObjectKey | None = None, **more: Any) -> AuthorityRecord:
+    """A reservation at p."""
+    result = await cluster["p"].reserve(order(key or actor(), P, **more), FAR)
+    assert isinstance(result, Reserved), result
+    return result.record
 
-    try:
-        ask = next(steps)
-        while True:
-            if isinstance(ask, Look):
-                ask = steps.send(tuple([await store.read(key) for key in ask.keys]))
-            else:
-                ask = steps.send(await store.write(ask.conditions, ask.mutations))
-    except StopIteration as ended:
-        return ended.value
-    finally:
-        await trio.lowlevel.checkpoint()
+
+async def moved(cluster: Cluster, record: AuthorityRecord, **more: Any) -> Any:
+    """`record` moved from p to q, with its space reserved before."""
+    slots = unit_slots(record.row)
+    space = await cluster["q"].reserve_space(Q, RELOCATION_ID, slots, cluster.descriptors["q"], FAR)
+    assert space == SpaceReserved()
+    return await cluster["q"].change_owner(committed_move(record, Q, **more), FAR)

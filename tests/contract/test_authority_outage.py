@@ -252,7 +252,7 @@ async def test_the_same_call_again_changes_nothing_more(autojump_clock: object, 
     assert await stage.cluster.image() == image
 
 
-@pytest.mark.contract("LO-180", "LO-181")
+@pytest.mark.contract("LO-180")
 @every_operation
 async def test_an_outcome_that_cannot_be_read_stays_unknown_and_is_settled_later(
     autojump_clock: object, name: str

@@ -81,7 +81,7 @@ async def test_reserve_writes_the_row_the_numbers_and_the_place_in_one_batch(clu
     assert await cluster.read(actor()) == record
 
 
-@pytest.mark.contract("LO-097", "LO-096")
+@pytest.mark.contract("LO-097")
 async def test_two_objects_have_two_generations_and_a_new_life_has_another(cluster: Cluster) -> None:
     first = await cluster.create(actor("ann"), P)
     second = await cluster.create(spot(), Q)
@@ -92,7 +92,6 @@ async def test_two_objects_have_two_generations_and_a_new_life_has_another(clust
     assert again.row.owner_generation > second.row.owner_generation > first.row.owner_generation
 
 
-@pytest.mark.contract("LO-221")
 async def test_of_two_nodes_that_reserve_one_id_one_gets_it(cluster: Cluster) -> None:
     results: list[Any] = []
 
@@ -110,7 +109,6 @@ async def test_of_two_nodes_that_reserve_one_id_one_gets_it(cluster: Cluster) ->
     assert (await cluster.capacity(P)).actors.reserved + (await cluster.capacity(Q)).actors.reserved == 100
 
 
-@pytest.mark.contract("LO-222")
 async def test_a_target_that_cannot_take_it_is_named_and_nothing_is_written(cluster: Cluster) -> None:
     async def refused(at: Any) -> Any:
         before = await cluster.image()
@@ -166,7 +164,6 @@ async def test_fifty_creations_from_four_nodes_stay_within_every_limit(cluster: 
             assert count.active + count.reserved <= limit
 
 
-@pytest.mark.contract("LO-224")
 async def test_the_id_of_an_entry_spot_is_not_given_away(cluster: Cluster) -> None:
     await put(cluster.store, keys.entry_spot("hall"), EntryClaimRow("main", "q", "q", 1).encode())
     before = await cluster.image()
@@ -190,7 +187,7 @@ async def test_an_exhausted_counter_changes_nothing(cluster: Cluster, counter: b
     assert await cluster.image() == before
 
 
-@pytest.mark.contract("LO-202", "LO-072")
+@pytest.mark.contract("LO-072")
 async def test_one_id_has_one_row_whatever_the_kind_of_spot(cluster: Cluster) -> None:
     first = await cluster.create(spot("x"), P)
     again = await cluster["q"].reserve(order(spot("x"), Q, kind="cart", reservation="r9"), FAR)
@@ -208,7 +205,7 @@ async def test_looking_for_a_missing_id_makes_nothing(cluster: Cluster) -> None:
 # --- the end of a creation
 
 
-@pytest.mark.contract("LO-228", "LO-231")
+@pytest.mark.contract("LO-228")
 @pytest.mark.parametrize("outcome", ["created", "rejected", "failed", "failed before the callback"])
 async def test_a_creation_ends_in_one_batch(cluster: Cluster, outcome: str) -> None:
     record = await reserved(cluster)
@@ -246,7 +243,7 @@ async def test_a_creation_ends_in_one_batch(cluster: Cluster, outcome: str) -> N
     assert await cluster["q"].find_terminal("p", 7, OPERATION[:-1] + b"\x08", FAR) is None
 
 
-@pytest.mark.contract("LO-231", "LO-232")
+@pytest.mark.contract("LO-232")
 async def test_a_terminal_goes_five_minutes_after_its_deadline(memory_bench: Any) -> None:
     cluster = Cluster(memory_bench.store)
     await cluster.start("p")

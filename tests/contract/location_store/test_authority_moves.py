@@ -80,7 +80,7 @@ async def test_space_for_a_move_is_reserved_once_and_returned_once(cluster: Clus
     assert await cluster.raw(actor().encode()) == rows == (record.row.encode(), record.version)
 
 
-@pytest.mark.contract("LO-207", "LO-208", "LO-096")
+@pytest.mark.contract("LO-207", "LO-208")
 async def test_an_owner_change_moves_owner_and_space_in_one_batch(cluster: Cluster) -> None:
     record = await cluster.create(actor(), P)
     refused = await cluster["q"].change_owner(committed_move(record, Q), FAR)

@@ -171,7 +171,7 @@ async def test_what_may_not_be_released_for_a_cause_stays(cluster: Cluster) -> N
     assert await cluster.image() == before
 
 
-@pytest.mark.contract("LO-211", "LO-096")
+@pytest.mark.contract("LO-211")
 async def test_reincarnate_gives_a_closing_object_new_numbers_in_the_same_place(cluster: Cluster) -> None:
     ready = await cluster.create(spot("cart"), P, kind="cart")
     assert await cluster["p"].reincarnate(ready, cart_payload(), FAR) == Refused(Why.STATE, ready)

@@ -200,6 +200,26 @@ def test_nothing_but_the_resolver_combines_evidence_with_authority() -> None:
     assert source.count("evidence(route.owner)") == 1
 
 
+@pytest.mark.contract("LO-341")
+def test_every_way_out_of_the_store_is_a_regular_operation() -> None:
+    ways = set()
+    for path, tree in _modules():
+        for function in ast.walk(tree):
+            if path.startswith("location/authority/") and isinstance(function, ast.FunctionDef):
+                called = {
+                    node.func.id
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+                }
+                ways.update([function.name] if "Delete" in called else [])
+        if not path.startswith("location/authority/"):
+            # Nobody else names the rows at all, so nobody else can take them out.
+            names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            assert not names & {"AUTHORITY_PREFIX"}, path
+    # Failed creation, leftover of one, close and destroy and eviction and shutdown, shutdown of many.
+    assert ways == {"abort", "release_orphan", "release", "_release_batch"}
+
+
 CAUSES = {
     "explicit close": (CART, ReleaseCause.EXPLICIT_CLOSE, cart_payload(CLOSING)),
     "close of a room": (spot("hall"), ReleaseCause.EXPLICIT_CLOSE, room_payload(CLOSING)),

@@ -111,7 +111,7 @@ async def test_whatever_is_not_ready_is_read_again_by_the_very_next_call(
     assert await bench.resolver.resolve(actor()) == Ready(resolution.route_of(fresh))
 
 
-@pytest.mark.contract("LO-259", "LO-280", "LO-279")
+@pytest.mark.contract("LO-259", "LO-280")
 async def test_a_route_that_is_known_to_be_wrong_is_gone_before_the_next_call(
     autojump_clock: object, bench: Bench
 ) -> None:

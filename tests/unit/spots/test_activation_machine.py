@@ -68,7 +68,7 @@ def end_of(intent: InstanceIntent | None, result: Resolution) -> Any:
     return action.kind if isinstance(action, Fail) else action
 
 
-@pytest.mark.contract("SA-141", "LO-246")
+@pytest.mark.contract("LO-246")
 def test_without_intent_nothing_is_ever_built() -> None:
     not_found, unavailable = ErrorKind.NOT_FOUND, ErrorKind.UNAVAILABLE
     assert [end_of(None, result) for result in RESULTS] == [
@@ -110,7 +110,6 @@ def test_a_failure_names_its_cause() -> None:
     ]
 
 
-@pytest.mark.contract("SA-158")
 def test_what_is_there_is_used_unless_the_call_names_something_else() -> None:
     assert end_of(InstanceIntent(), Ready(ROUTE)) == Deliver(ROUTE)
     assert end_of(InstanceIntent("other"), Ready(ROUTE)) is ErrorKind.TYPE_MISMATCH
@@ -121,7 +120,7 @@ def test_what_is_there_is_used_unless_the_call_names_something_else() -> None:
     assert end_of(None, Ready(room)) == Deliver(room)
 
 
-@pytest.mark.contract("SA-160", "LO-258")
+@pytest.mark.contract("LO-258")
 def test_a_spot_that_is_being_created_is_looked_at_again_until_it_is_ready() -> None:
     call, now, looks = started(INTENT), 0.0, []
     for _ in range(8):
@@ -137,7 +136,6 @@ def test_a_spot_that_is_being_created_is_looked_at_again_until_it_is_ready() -> 
     assert call.resolved(Ready(ROUTE), now) == [Deliver(ROUTE)]
 
 
-@pytest.mark.contract("SA-160")
 @pytest.mark.parametrize("where", ["new", "resolving", "waiting", "answered too late"])
 def test_the_deadline_ends_the_call_wherever_it_is(where: str) -> None:
     if where == "new":
@@ -164,7 +162,7 @@ def test_events_out_of_order_are_a_defect() -> None:
         call.start(0.0)
 
 
-@pytest.mark.contract("LV-163", "LO-265")
+@pytest.mark.contract("LV-163")
 @given(st.lists(st.tuples(st.sampled_from(["tick", "resolved"]), st.sampled_from(RESULTS), st.floats(0, 5))))
 def test_a_call_ends_once_and_builds_only_from_missing(steps: list[tuple[str, Resolution, float]]) -> None:
     call, now = started(INTENT), 0.0

@@ -362,7 +362,6 @@ def test_a_creation_request_is_kept_in_the_row_up_to_its_limit() -> None:
         PendingCreation.of("r", request + b"x")
 
 
-@pytest.mark.contract("LO-226")
 @pytest.mark.parametrize(
     "change",
     [

@@ -219,6 +219,9 @@ async def test_a_host_that_ends_releases_its_own_rows_and_no_others(cluster: Clu
     await cluster.create(spot("cart"), P, kind="cart")
     await reserved(cluster, actor("half"))
     theirs = await cluster.create(actor("theirs"), Q)
+    far = await cluster.create(spot("far"), Q)
+    inside = await cluster.join(await cluster.create(actor("inside"), Q), far)
+    far = await cluster.read(spot("far"))
     gone = await moved(cluster, await cluster.create(actor("moved"), P))
     cluster.leases["p"].lease_generation = 2
     await cluster.renew("p", generation=2)
@@ -230,10 +233,10 @@ async def test_a_host_that_ends_releases_its_own_rows_and_no_others(cluster: Clu
     swept = await cluster["p"].release_own(FAR)
     assert swept == Swept(released=6, kept=0)
     after = await cluster.image()
-    for record in (theirs, gone.record, younger.record):
+    for record in (theirs, far, inside, gone.record, younger.record):
         assert after[record.key.encode()] == before[record.key.encode()]
     left = {key for key in after if key.startswith(keys.AUTHORITY_PREFIX)}
-    assert left == {record.key.encode() for record in (theirs, gone.record, younger.record)}
+    assert left == {record.key.encode() for record in (theirs, far, inside, gone.record, younger.record)}
     assert await cluster.capacity(P) == CapacityRow(actors=Count(0, 1))  # of the younger generation
 
 

@@ -285,7 +285,9 @@ def release(held: AuthorityRecord, cause: ReleaseCause, me: LeaseRow) -> Steps[R
 
 @frozen
 class SweptTogether:
-    """What a batch of releases did. `kept`: rows that changed meanwhile, are no longer this owner's or have members."""
+    """What a batch of releases did. `kept`: rows that changed meanwhile or have members; other owners' are not
+    counted.
+    """
 
     released: int
     kept: int
@@ -322,9 +324,12 @@ def release_together(records: Sequence[AuthorityRecord], me: LeaseRow) -> Steps[
             yield from confirmed([left[0]], records, _homeless())
             continue
         owner, batch, others = _of_one_owner(left, spot)
+        if (owner.owner_id, owner.lease_generation) != (me.owner_id, me.lease_generation):
+            left = others
+            continue
         lease_seen, capacity = yield Look((owner.lease_key, owner.capacity_key))
         lease = lease_of(owner, lease_seen)
-        if lease is None or (owner.owner_id, owner.lease_generation) != (me.owner_id, me.lease_generation):
+        if lease is None:
             left, kept = others, kept + len(batch)
             continue
         try:

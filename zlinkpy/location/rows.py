@@ -1,5 +1,5 @@
-"""Strict JSON rows: the reader and writer every row kind shares, and the rows of the owner lease (facts §4,
-LO-076..080).
+"""Strict rows, JSON and msgpack: the reader and writer every row kind shares, and the rows of the owner lease (facts
+§4, LO-076..080).
 
 Bytes in the store are read by other implementations and outlive this process, so a reader decides nothing from a row
 it does not understand completely: wrong type, wrong range, wrong ``recordVersion`` or bad UTF-8 is `StoreCorruption`,
@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+import msgpack
 from attrs import frozen
 
 from zlinkpy.location.keys import rid_hex
@@ -25,6 +26,7 @@ from zlinkpy.location.store import Found, StoreCorruption
 RECORD_VERSION = 1
 GENERATION_MAX = 2**63 - 1
 TEXT_MAX_BYTES = 4096
+NAME_MAX_BYTES = 512
 _GENERATION = re.compile(r"[1-9][0-9]{0,18}")
 _ORDINAL = re.compile(r"0|[1-9][0-9]{0,18}")
 _HEX = re.compile(r"(?:[0-9a-f]{2}){1,200}")
@@ -45,6 +47,25 @@ def load_row(raw: bytes, what: str) -> Fields:
     if row.number("recordVersion", 0, GENERATION_MAX) != RECORD_VERSION:
         row.fail("recordVersion", f"is not {RECORD_VERSION}")
     return row
+
+
+def pack_row(fields: Mapping[str, object]) -> bytes:
+    """Encode one msgpack map, fields in the order given; text as str, bytes as bin."""
+    packed: bytes = msgpack.packb(fields, use_bin_type=True)
+    return packed
+
+
+def unpack_row(raw: bytes, what: str) -> Fields:
+    """Parse one msgpack map that fills `raw` exactly. Raises StoreCorruption naming `what`."""
+    try:
+        parsed = msgpack.unpackb(raw, raw=False, strict_map_key=True, object_pairs_hook=_unique, ext_hook=_refuse_ext)
+    except (ValueError, RecursionError):  # every unpacking error of msgpack is a ValueError
+        raise StoreCorruption(f"{what} is not one msgpack map") from None
+    return Fields(parsed, what)
+
+
+def _refuse_ext(code: int, _data: bytes) -> NoReturn:
+    raise ValueError(f"extension type {code}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -144,8 +165,33 @@ class Fields:
         except UnicodeDecodeError:
             self.fail(name, "is not the hex of UTF-8")
 
+    def blob(self, name: str, low: int, high: int) -> bytes:
+        """Bytes, `low`..`high` of them: msgpack rows only, JSON has none."""
+        value = self._get(name)
+        if not isinstance(value, bytes) or not low <= len(value) <= high:
+            self.fail(name, f"is not {low} to {high} bytes")
+        return value
+
+    def optional_blob(self, name: str, high: int) -> bytes | None:
+        """At most `high` bytes, or None for an explicit null; the field itself must be there."""
+        return None if self._get(name) is None else self.blob(name, 0, high)
+
     def child(self, name: str) -> Fields:
         return Fields(self._get(name), f"{self._what}.{name}")
+
+    def optional_child(self, name: str) -> Fields | None:
+        """The same, or None for an explicit null; the field itself must be there."""
+        return None if self._get(name) is None else self.child(name)
+
+    def entries(self, name: str, limit: int) -> list[tuple[str, Fields]]:
+        """The objects of an object of at most `limit`, with their names (1..512 bytes), in the order of the row."""
+        value = self._get(name)
+        if not isinstance(value, dict) or len(value) > limit:
+            self.fail(name, f"is not an object of at most {limit}")
+        return [
+            (self._checked(name, key, NAME_MAX_BYTES), Fields(entry, f"{self._what}.{name}.{key}"))
+            for key, entry in value.items()
+        ]
 
     def children(self, name: str, limit: int) -> list[Fields]:
         """The objects of an array of at most `limit`."""

@@ -9,6 +9,7 @@ from typing import Protocol
 import pytest
 import trio
 
+from tests.authority_hosts import Cluster
 from tests.gate import Gate
 from tests.location_server import TestServer, valkey, valkey_session  # noqa: F401
 from zlinkpy.location.memory_store import EPOCH_MS, MemoryStore
@@ -163,3 +164,12 @@ def gate(valkey: TestServer) -> Iterator[Gate]:  # noqa: F811
 def numbered(count: int, prefix: bytes = b"k") -> list[bytes]:
     """`count` keys in byte order."""
     return [prefix + b"%06d" % number for number in itertools.islice(itertools.count(), count)]
+
+
+@pytest.fixture
+async def cluster(bench: Bench) -> Cluster:
+    """Nodes p and q in either provider."""
+    made = Cluster(bench.store)
+    await made.start("p")
+    await made.start("q")
+    return made

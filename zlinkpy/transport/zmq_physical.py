@@ -22,7 +22,7 @@ HandleT = TypeVar("HandleT")
 def frame_sender(socket: zmq.Socket[bytes]) -> Callable[[bytes, int], object]:
     """`socket.send` without pyzmq's Python wrapper, which only serves draft sockets: 0.45 us for three frames against
     0.83."""
-    send: Callable[[bytes, int], object] = zmq.backend.Socket.send.__get__(socket)
+    send: Callable[[bytes, int], object] = super(zmq.Socket, socket).send
     return send
 
 

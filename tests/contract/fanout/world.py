@@ -249,3 +249,20 @@ class World:
     async def unlist(self, puppet: PuppetPublisher) -> None:
         """Remove the puppet's descriptor."""
         assert isinstance(await self.store.write([], [Delete(keys.fanout(CHANNEL, puppet.rid))]), Applied)
+
+
+async def heard(world: World, **more: Any) -> tuple[PuppetPublisher, Node]:
+    """A puppet and a subscriber connected to it, which has heard nothing yet."""
+    u = await world.puppet()
+    s = await world.subscriber(u.endpoint, **more)
+    await u.subscribed()
+    return u, s
+
+
+async def ready(world: World, **more: Any) -> tuple[PuppetPublisher, Node, float]:
+    """The same, and the puppet's beacon came at the instant that is returned."""
+    u, s = await heard(world, **more)
+    u.beacon()
+    await until(lambda: s.is_ready(u.endpoint), step=0.001)
+    at = s.heard(u.endpoint).last_receive
+    return u, s, at

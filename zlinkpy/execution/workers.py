@@ -61,6 +61,10 @@ DRAIN_SECONDS = 0.010
 DRAIN_JOBS = 1024
 """Most turns without a checkpoint: under a clock that stands still, time alone would never end the stretch."""
 
+BEHIND_JOBS = 48
+"""Most turns between two rotations of a receiver that is behind. Fewer than one source's rotation brings: what arrives
+faster than it is worked on shows in the queue, however fast the handlers are, and peers are told to pause (SA-232)."""
+
 SPARE_WORKERS = 64
 """Idle workers kept. A burst of waiting handlers may need thousands of tasks; those above this number end."""
 
@@ -90,6 +94,11 @@ class Job(Protocol):
 
 class Receiver(Protocol):
     """Where jobs come from, when it lets a worker do its waiting and serving. `serve` is where it calls `submit`."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last rotation left something unread."""
+        ...
 
     async def borrow(self) -> None:
         """Make the caller the one who waits and serves."""
@@ -146,6 +155,10 @@ class Workers:
         self._receiver: Receiver | None = None
         # None also while the lead is on its way to a worker that has been scheduled.
         self._leader: trio.lowlevel.Task | None = None
+        # What is left of a rotation and of the turns that may be taken before the next one, whoever leads meanwhile.
+        self._more = False
+        self._until = 0.0
+        self._left = 0
         self._nursery: trio.Nursery | None = None
         self._stopped = False
         self._idle = trio.lowlevel.ParkingLot()
@@ -314,28 +327,27 @@ class Workers:
         receiver = self._receiver
         assert receiver is not None
         now = self._clock
-        until = now() + DRAIN_SECONDS
         failure: Exception | None = None
         self._leader = task
         holds = True
-        more = False
         try:
             while True:
                 if holds:
-                    await self._drain(task, until)
+                    await self._drain(task, self._until, self._left)
                     if self._leader is not task:
                         return
                 try:
-                    if not more or self._ready or now() >= until:
+                    if not self._more or self._ready or now() >= self._until:
                         if holds:
                             holds = self._token = bool(self._ready)
                         self._tell_idle()
                         await receiver.wait(busy=holds)
-                        until = now() + DRAIN_SECONDS
+                        self._until = now() + DRAIN_SECONDS
+                        self._left = BEHIND_JOBS if receiver.is_behind else DRAIN_JOBS
                     if not self._token:
                         # Taken before the sinks submit: nobody has to be woken for what is drained here.
                         holds = self._token = True
-                    more = receiver.serve()
+                    self._more = receiver.serve()
                 except Exception as error:  # noqa: BLE001 - the receiver's own failure, raised where it is at home
                     failure = error
                     return
@@ -346,19 +358,19 @@ class Workers:
                     self._token = False
                 receiver.give_back(failure)
 
-    async def _drain(self, task: trio.lowlevel.Task, until: float) -> None:
-        """Run jobs until none is left or the token has gone to another worker; a leader only `until` then.
+    async def _drain(self, task: trio.lowlevel.Task, until: float, most: int = DRAIN_JOBS) -> None:
+        """Run jobs until none is left or the token has gone to another worker; a leader only `most` and `until` then.
 
         Called with the token, which a leader keeps.
         """
         ready = self._ready
         now = self._clock
         release = self._permits.release
-        left = DRAIN_JOBS
+        left = most
         while ready:
             if not left or now() >= until:
                 if self._leader is task:
-                    return
+                    break
                 await trio.lowlevel.cancel_shielded_checkpoint()
                 until = now() + DRAIN_SECONDS
                 left = DRAIN_JOBS
@@ -379,6 +391,8 @@ class Workers:
                         pass
                     else:
                         suspended = True
+                        if self._leader is task:
+                            self._left = left
                         await self._finish(job, task, context, coroutine, request)
             except BaseException as error:  # noqa: BLE001 - sorted in _escape
                 self._escape(job, error)
@@ -391,7 +405,9 @@ class Workers:
                 self._token = True
                 until = now() + DRAIN_SECONDS
                 left = DRAIN_JOBS
-        if self._leader is not task:
+        if self._leader is task:
+            self._left = left
+        else:
             self._token = False
 
     @types.coroutine

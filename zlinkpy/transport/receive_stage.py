@@ -21,9 +21,12 @@ that do the work which records bring, so that a record and its answer need no ta
 
 A leader calls `wait` and then `serve` until that answers False, and may do other work between any two calls; what that
 work sent leaves with the next of them. So a turn comes in slices: the other side has the first answers while the rest
-is still worked on. Only `wait` awaits, and a leader cancelled there has lost nothing. Whoever borrowed gives back, also
-when cancelled: connections have to be seen to end. The borrower's failure inside `wait` or `serve` is the stage's own:
-`run` raises it.
+is still worked on. After a rotation that left something unread turns come whole: what arrives faster than it is worked
+on has to wait where it is counted, in the job queue, whose pressure is told to peers, and not in libzmq and the
+kernel, where probes would wait behind it (LV-116).
+
+Only `wait` awaits, and a leader cancelled there has lost nothing. Whoever borrowed gives back, also when cancelled:
+connections have to be seen to end. The borrower's failure inside `wait` or `serve` is the stage's own: `run` raises it.
 
 A sender that found the send queue full waits until its source shows activity, and tries again. A dialled socket has one
 peer and shows exactly when it has room. A listening socket has many and shows room when *any* peer has it, so its
@@ -116,6 +119,9 @@ class ReceiveStage:
         self._plan: list[Source] = []
         self._begun = False
         self._rotation_ends_at = 0.0
+        # Whether the last rotation left something unread, and whether the present one does.
+        self.is_behind = False
+        self._falls_behind = False
         self._own_lead: trio.CancelScope | None = None
         self._is_lent = False
         self._lent = trio.Event()
@@ -259,7 +265,14 @@ class ReceiveStage:
         self._begin_rotation()
 
     def serve(self) -> bool:
-        """Serve one slice of one source; True: more of this rotation is left."""
+        """Serve one slice of one source, or all of them after a rotation that left something unread; True: more of this
+        rotation is left."""
+        more = self._serve_slice()
+        while more and self.is_behind:
+            more = self._serve_slice()
+        return more
+
+    def _serve_slice(self) -> bool:
         self._uncork()
         plan = self._plan
         while plan:
@@ -341,9 +354,12 @@ class ReceiveStage:
             self._chores.popleft()()
 
     def _begin_rotation(self) -> None:
+        self.is_behind = self._falls_behind
+        self._falls_behind = False
         if self._plan:
-            # Its leader was called away in the middle.
+            # Its leader was called away in the middle, or had no more time.
             self._rotation.stopped(self._plan[-1])
+            self.is_behind = True
         self._plan = self._rotation.plan(self._ready)
         self._plan.reverse()
         self._begun = False
@@ -353,6 +369,7 @@ class ReceiveStage:
         self._begun = False
         if end is TurnEnd.BOUND:
             self._rotation.stopped(source)
+            self._falls_behind = True
         else:
             self._ready.pop(source, None)
         if source.is_blocked:

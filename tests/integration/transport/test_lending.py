@@ -47,28 +47,35 @@ async def test_a_borrowed_stage_is_served_by_the_borrower_alone(host: Host, fast
         await accepted.until_records(3)
 
 
-async def test_a_turn_comes_in_slices(host: Host, fast_clock: MockClock) -> None:
+async def test_a_turn_comes_in_slices_and_whole_while_the_stage_is_behind(host: Host, fast_clock: MockClock) -> None:
     async with connected(host) as (near, dialled, accepted):
         stage = near.receive_stage
         await stage.borrow()
-        for _ in range(100):
+        for _ in range(200):
             dialled.send([b"one of many"])
         await wait_all_tasks_blocked()
         block_the_loop(0.1)
-        slices: list[int] = []
-        rotations: list[int] = []
-        while len(accepted.records) < 101:
+        rotations: list[tuple[bool, list[int]]] = []
+        while len(accepted.records) < 201:
             await stage.wait()
-            before = len(accepted.records)
+            slices: list[int] = []
+            rotations.append((stage.is_behind, slices))
             more = True
             while more:
                 taken = len(accepted.records)
                 more = stage.serve()
                 slices.append(len(accepted.records) - taken)
-            rotations.append(len(accepted.records) - before)
+        await stage.wait(busy=True)
+        assert not stage.is_behind
         stage.give_back()
-    assert max(slices) == SLICE_RECORDS == 16
-    assert max(rotations) == 64
+    first_is_behind, first = rotations[0]
+    assert not first_is_behind
+    assert max(first) == SLICE_RECORDS == 16
+    assert sum(first) == 64
+    behind = [slices for is_behind, slices in rotations if is_behind]
+    # What is left unread shows once, at the end of the rotation before.
+    assert [64] in behind
+    assert all(len(slices) == 1 for slices in behind)
 
 
 async def test_what_was_sent_between_two_slices_leaves_with_the_second(host: Host, fast_clock: MockClock) -> None:

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.execution.jobs import Bench
 from zlinkpy.execution import in_turn
-from zlinkpy.execution.workers import DRAIN_SECONDS
+from zlinkpy.execution.workers import BEHIND_JOBS, DRAIN_SECONDS
 
 
 class Inbox:
@@ -27,6 +28,7 @@ class Inbox:
         self.served_in: list[trio.lowlevel.Task] = []
         self.busy_waits = 0
         self.waiting = 0
+        self.is_behind = False
         self._something = trio.Event()
 
     def arrive(self, *batches: list[Callable[[], Any]]) -> None:
@@ -110,6 +112,43 @@ async def test_each_slice_is_worked_on_before_the_next_is_taken() -> None:
         inbox.arrive([lambda: sink(1), lambda: sink(2)], [lambda: sink(3)])
         await wait_all_tasks_blocked()
     assert order == ["take 1", "take 2", "work 1", "work 2", "take 3", "work 3"]
+
+
+@pytest.mark.contract("SA-232", "LV-116")
+@pytest.mark.parametrize("suspends", [False, True], ids=["handlers that never wait", "handlers that wait"])
+async def test_what_comes_faster_than_it_is_worked_on_is_seen_in_the_queue(
+    autojump_clock: MockClock, suspends: bool
+) -> None:
+    """Not left unread, where nobody counts it: then peers are told to pause, and their probes do not wait behind it."""
+    queued: list[int] = []
+    ended = 0
+
+    async def handler() -> None:
+        nonlocal ended
+        if suspends:
+            await trio.lowlevel.checkpoint()
+        ended += 1
+
+    def rotation() -> None:
+        queued.append(bench.workers.queued)
+        for _ in range(64):
+            bench.start(handler)
+
+    async with leading() as (bench, inbox):
+        inbox.is_behind = True
+        inbox.arrive(*[[rotation]] * 20)
+        await until_served(inbox)
+        inbox.is_behind = False
+        await wait_all_tasks_blocked()
+        assert ended == 20 * 64
+    # Each rotation brings more than is worked on before the next.
+    assert all(later - earlier >= 64 - BEHIND_JOBS for earlier, later in pairwise(queued))
+    assert queued[-1] >= 19 * (64 - BEHIND_JOBS)
+
+
+async def until_served(inbox: Inbox) -> None:
+    while inbox.batches:
+        await trio.lowlevel.checkpoint()
 
 
 async def test_input_is_served_while_handlers_wait(autojump_clock: MockClock) -> None:

@@ -15,6 +15,7 @@ from tests.contract.sessions.buses.nodes import CONTROL, EVENTS, Ears, RedisBuse
 from tests.gate import Command, Gate
 from tests.location_server import TestServer
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
+from zlinkpy.sessions import redis_bus_reader
 from zlinkpy.sessions.errors import SessionSignalError
 from zlinkpy.sessions.redis_bus import RedisSignalBus
 from zlinkpy.sessions.redis_bus_publisher import QUEUE_LIMIT
@@ -79,6 +80,25 @@ async def test_a_thousand_sessions_take_one_subscriber_connection(redis_buses: R
         await other.publish(signal(SignalKind.EVICT, f"s{number}"))
     await ears.count(3)
     assert {each.session_id for each in ears} == {"s0", "s500", "s999"}
+
+
+async def test_subscribes_that_find_no_room_are_written_when_there_is_some(
+    redis_buses: RedisBuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many small writes fill a socket long before their bytes do."""
+    bus = await redis_buses.node()
+    await bus.subscribe("first", Ears())
+    room = [True, False, False, False]
+    really = redis_bus_reader._writable
+
+    def sometimes(connection: Any, seconds: float) -> bool:
+        return (not room or room.pop(0)) and really(connection, seconds)
+
+    monkeypatch.setattr(redis_bus_reader, "_writable", sometimes)
+    with trio.fail_after(1):
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                nursery.start_soon(bus.subscribe, f"s{number}", Ears())
 
 
 @pytest.mark.contract("SR-452")

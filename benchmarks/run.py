@@ -26,6 +26,21 @@ IDLE = Program(module="benchmarks.subjects.idle_node")
 CALM = Program(module="benchmarks.subjects.flood", arguments=("--share", "0"))
 FLOODED = Program(module="benchmarks.subjects.flood")
 
+SOCKETS_PACED = Program(module="benchmarks.baselines.resp_sockets", arguments=("--load", "paced"))
+
+
+def bus(kind: str, *load: str) -> Program:
+    """The session bus of one kind under a load."""
+    return Program(module="benchmarks.subjects.session_bus", arguments=("--bus", kind, "--load", *load))
+
+
+REDIS_PACED = bus("redis", "paced")
+REDIS_OFFERED = bus("redis", "offered", "--seconds", "10")
+REDIS_CLOSED = bus("redis", "closed")
+MESH_PACED = bus("mesh", "paced")
+MESH_OFFERED = bus("mesh", "offered", "--seconds", "10", "--rate", "20000")
+MESH_CLOSED = bus("mesh", "closed")
+
 MEASURES: tuple[Measure, ...] = (
     Measure(
         name="requests, 64 callers", metric="rps", unit="/s", better="higher", baseline=ECHO, subject=MESH_ECHO, bar=2.0
@@ -62,6 +77,71 @@ MEASURES: tuple[Measure, ...] = (
         name="idle node, 10 peers: processor", metric="cpu_percent", unit="%", better="lower", subject=IDLE, bar=1.0
     ),
     Measure(name="idle node, 10 peers: memory", metric="rss_mb", unit="MB", better="lower", subject=IDLE, bar=70.0),
+    *(
+        Measure(
+            name=f"session bus, Redis, paced: {what}",
+            metric=metric,
+            unit="ms",
+            better="lower",
+            subject=REDIS_PACED,
+            bar=bar,
+        )
+        for what, metric, bar in (("median", "p50_ms", 1.73), ("95 %", "p95_ms", 2.97))
+    ),
+    Measure(
+        name="session bus, Redis, paced: 99 %",
+        metric="p99_ms",
+        unit="ms",
+        better="lower",
+        baseline=SOCKETS_PACED,
+        subject=REDIS_PACED,
+        bar=1.5,
+    ),
+    *(
+        Measure(name=f"session bus, Redis, {what}", metric=metric, unit=unit, better="lower", subject=program, bar=bar)
+        for what, metric, unit, program, bar in (
+            ("6,300/s: median", "p50_ms", "ms", REDIS_OFFERED, 1.0),
+            ("6,300/s: lost", "lost", "events", REDIS_OFFERED, 0.0),
+            ("6,300/s: 99 %", "p99_ms", "ms", REDIS_OFFERED, None),
+            ("5,000 at once: lost", "lost", "events", REDIS_CLOSED, 0.0),
+        )
+    ),
+    Measure(
+        name="session bus, mesh against Redis, paced: median",
+        metric="p50_ms",
+        unit="ms",
+        better="lower",
+        baseline=REDIS_PACED,
+        subject=MESH_PACED,
+        bar=0.5,
+    ),
+    Measure(
+        name="session bus, mesh, paced: 99 %", metric="p99_ms", unit="ms", better="lower", subject=MESH_PACED, bar=1.0
+    ),
+    Measure(
+        name="session bus, mesh, 20,000/s: rate",
+        metric="events_per_s",
+        unit="/s",
+        better="higher",
+        subject=MESH_OFFERED,
+        bar=19_900.0,
+    ),
+    Measure(
+        name="session bus, mesh, 20,000/s: lost",
+        metric="lost",
+        unit="events",
+        better="lower",
+        subject=MESH_OFFERED,
+        bar=0.0,
+    ),
+    Measure(
+        name="session bus, mesh, 5,000 at once: lost",
+        metric="lost",
+        unit="events",
+        better="lower",
+        subject=MESH_CLOSED,
+        bar=0.0,
+    ),
 )
 
 

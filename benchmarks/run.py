@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -32,6 +33,28 @@ SOCKETS_PACED = Program(module="benchmarks.baselines.resp_sockets", arguments=("
 def bus(kind: str, *load: str) -> Program:
     """The session bus of one kind under a load."""
     return Program(module="benchmarks.subjects.session_bus", arguments=("--bus", kind, "--load", *load))
+
+
+def session_bus(
+    name: str,
+    metric: str,
+    unit: str,
+    subject: Program,
+    bar: float | None,
+    *,
+    baseline: Program | None = None,
+    better: Literal["higher", "lower"] = "lower",
+) -> Measure:
+    """One number of a bus."""
+    return Measure(
+        name=f"session bus, {name}",
+        metric=metric,
+        unit=unit,
+        better=better,
+        baseline=baseline,
+        subject=subject,
+        bar=bar,
+    )
 
 
 REDIS_PACED = bus("redis", "paced")
@@ -77,71 +100,18 @@ MEASURES: tuple[Measure, ...] = (
         name="idle node, 10 peers: processor", metric="cpu_percent", unit="%", better="lower", subject=IDLE, bar=1.0
     ),
     Measure(name="idle node, 10 peers: memory", metric="rss_mb", unit="MB", better="lower", subject=IDLE, bar=70.0),
-    *(
-        Measure(
-            name=f"session bus, Redis, paced: {what}",
-            metric=metric,
-            unit="ms",
-            better="lower",
-            subject=REDIS_PACED,
-            bar=bar,
-        )
-        for what, metric, bar in (("median", "p50_ms", 1.73), ("95 %", "p95_ms", 2.97))
-    ),
-    Measure(
-        name="session bus, Redis, paced: 99 %",
-        metric="p99_ms",
-        unit="ms",
-        better="lower",
-        baseline=SOCKETS_PACED,
-        subject=REDIS_PACED,
-        bar=1.5,
-    ),
-    *(
-        Measure(name=f"session bus, Redis, {what}", metric=metric, unit=unit, better="lower", subject=program, bar=bar)
-        for what, metric, unit, program, bar in (
-            ("6,300/s: median", "p50_ms", "ms", REDIS_OFFERED, 1.0),
-            ("6,300/s: lost", "lost", "events", REDIS_OFFERED, 0.0),
-            ("6,300/s: 99 %", "p99_ms", "ms", REDIS_OFFERED, None),
-            ("5,000 at once: lost", "lost", "events", REDIS_CLOSED, 0.0),
-        )
-    ),
-    Measure(
-        name="session bus, mesh against Redis, paced: median",
-        metric="p50_ms",
-        unit="ms",
-        better="lower",
-        baseline=REDIS_PACED,
-        subject=MESH_PACED,
-        bar=0.5,
-    ),
-    Measure(
-        name="session bus, mesh, paced: 99 %", metric="p99_ms", unit="ms", better="lower", subject=MESH_PACED, bar=1.0
-    ),
-    Measure(
-        name="session bus, mesh, 20,000/s: rate",
-        metric="events_per_s",
-        unit="/s",
-        better="higher",
-        subject=MESH_OFFERED,
-        bar=19_900.0,
-    ),
-    Measure(
-        name="session bus, mesh, 20,000/s: lost",
-        metric="lost",
-        unit="events",
-        better="lower",
-        subject=MESH_OFFERED,
-        bar=0.0,
-    ),
-    Measure(
-        name="session bus, mesh, 5,000 at once: lost",
-        metric="lost",
-        unit="events",
-        better="lower",
-        subject=MESH_CLOSED,
-        bar=0.0,
-    ),
+    session_bus("Redis, paced: median", "p50_ms", "ms", REDIS_PACED, 1.73),
+    session_bus("Redis, paced: 95 %", "p95_ms", "ms", REDIS_PACED, 2.97),
+    session_bus("Redis, paced: 99 %", "p99_ms", "ms", REDIS_PACED, 1.5, baseline=SOCKETS_PACED),
+    session_bus("Redis, 6,300/s: median", "p50_ms", "ms", REDIS_OFFERED, 1.0),
+    session_bus("Redis, 6,300/s: 99 %", "p99_ms", "ms", REDIS_OFFERED, None),
+    session_bus("Redis, 6,300/s: lost", "lost", "events", REDIS_OFFERED, 0.0),
+    session_bus("Redis, 5,000 at once: lost", "lost", "events", REDIS_CLOSED, 0.0),
+    session_bus("mesh against Redis, paced: median", "p50_ms", "ms", MESH_PACED, 0.5, baseline=REDIS_PACED),
+    session_bus("mesh, paced: 99 %", "p99_ms", "ms", MESH_PACED, 1.0),
+    session_bus("mesh, 20,000/s: rate", "events_per_s", "/s", MESH_OFFERED, 19_900.0, better="higher"),
+    session_bus("mesh, 20,000/s: lost", "lost", "events", MESH_OFFERED, 0.0),
+    session_bus("mesh, 5,000 at once: lost", "lost", "events", MESH_CLOSED, 0.0),
 )
 
 

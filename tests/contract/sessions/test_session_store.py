@@ -248,6 +248,23 @@ async def test_an_expired_lease_writes_nothing(bench: Bench, is_taken: bool) -> 
     assert node.calls == []
 
 
+@pytest.mark.contract("SR-052")
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_a_record_elsewhere_is_not_written_under_an_expired_lease(
+    is_taken: bool, memory_bench: MemoryBench
+) -> None:
+    """The record store knows nothing of leases, and the next holder has not raised its fence yet."""
+    leases = MemoryLeaseStore(MemoryBackend(clock=lambda: memory_bench.now))
+    node = Node(leases, MemoryRecordStore(MemoryBackend(clock=lambda: memory_bench.now)))
+    await node.claimed(duration=5)
+    await memory_bench.pass_time(6)
+    if is_taken:
+        assert isinstance(await leases.try_acquire("s", "N2", 30), SessionLease)
+    await refused(node.store.records().commit("s", b"old", {}, turn_id="t"))
+    assert node.calls[-1] == "find_holder"
+    assert await node.store.load("s") == SessionRecordView("s", "h1")
+
+
 @pytest.mark.contract("SR-053")
 @pytest.mark.parametrize("step", ["commit", "delete"])
 async def test_a_write_that_comes_late_is_refused_by_its_token(bench: Bench, step: str) -> None:

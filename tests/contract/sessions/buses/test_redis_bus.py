@@ -198,7 +198,6 @@ async def test_a_subscribe_is_confirmed_while_the_reader_is_blocked_and_delays_n
         heard.append(received.payload["n"])
 
     await bus.subscribe("s", handler)
-    await trio.sleep(0.05)
     done = trio.Event()
     sent = 0
 
@@ -211,8 +210,11 @@ async def test_a_subscribe_is_confirmed_while_the_reader_is_blocked_and_delays_n
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(talk)
+        await until(lambda: len(waits) >= 100)
+        before = sorted(waits)[50]
+        waits.clear()
         number = 0
-        while sent < 100:
+        while sent < 200:
             number += 1
             ears = Ears()
             await bus.subscribe(f"t{number}", ears)
@@ -221,8 +223,8 @@ async def test_a_subscribe_is_confirmed_while_the_reader_is_blocked_and_delays_n
         done.set()
     await until(lambda: len(heard) == sent)
     assert heard == list(range(sent))
-    waits.sort()
-    assert waits[len(waits) * 9 // 10] < 0.05
+    # What the machine does to every message is not the subscribe's doing.
+    assert sorted(waits)[len(waits) // 2] < before + 0.05
 
 
 @pytest.mark.contract("SR-089")
@@ -365,30 +367,28 @@ async def test_a_loop_that_is_blocked_loses_events_by_grade_and_no_control_signa
     assert kept == [number for number in range(0, 12_000, 2) if number != 6000]
 
 
+class Passes(trio.abc.Instrument):
+    """Counts the passes of the scheduler."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
 async def test_a_burst_leaves_the_loop_to_others(redis_buses: RedisBuses) -> None:
     hearing, bus = await redis_buses.node(), await redis_buses.node()
-    bursts: list[int] = []
-    turns = 0
-
-    def handler(_received: Any) -> None:
-        bursts.append(turns)
-
-    await hearing.subscribe("s", handler)
-    done = trio.Event()
-
-    async def others() -> None:
-        nonlocal turns
-        while not done.is_set():
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(others)
+    passes = Passes()
+    at: list[int] = []
+    await hearing.subscribe("s", lambda _received: at.append(passes.count))
+    trio.lowlevel.add_instrument(passes)
+    try:
         await bus.publish_all([event(number) for number in range(3000)])
-        await until(lambda: len(bursts) == 3000, 10)
-        done.set()
-    # Two bursts at most can fall between two turns of a task, as trio shuffles its tasks.
-    assert max(bursts.count(turn) for turn in set(bursts)) <= 2 * EVENTS_PER_BURST
+        await until(lambda: len(at) == 3000, 10)
+    finally:
+        trio.lowlevel.remove_instrument(passes)
+    assert max(at.count(each) for each in set(at)) <= EVENTS_PER_BURST
 
 
 @pytest.mark.contract("SR-457")

@@ -105,7 +105,7 @@ async def test_subscribes_that_find_no_room_are_written_when_there_is_some(
 
 
 @pytest.mark.contract("SR-452")
-async def test_two_threads_two_connections_and_one_pipeline_for_what_has_queued(
+async def test_two_threads_two_connections_and_one_pipeline_for_what_queued(
     redis_buses: RedisBuses, patience: None
 ) -> None:
     before = len(bus_threads())

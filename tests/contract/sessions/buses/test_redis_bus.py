@@ -98,10 +98,14 @@ async def test_subscribes_that_find_no_room_are_written_when_there_is_some(
     assert reader is not None
     # As if a single command filled it until the server has read it.
     monkeypatch.setattr(redis_bus_reader, "_writable", lambda connection, seconds: not reader._outstanding)
-    with trio.fail_after(1):
+    redis_buses.server.pause()
+    with trio.fail_after(1.5):
         async with trio.open_nursery() as nursery:
             for number in range(4):
                 nursery.start_soon(bus.subscribe, f"s{number}", Ears())
+            await trio.sleep(0.05)
+            assert len(reader._changed) == 6
+            redis_buses.server.resume()
 
 
 @pytest.mark.contract("SR-452")

@@ -230,6 +230,7 @@ async def test_a_subscribe_is_confirmed_while_the_reader_is_blocked_and_delays_n
             number += 1
             ears = Ears()
             await bus.subscribe(f"t{number}", ears)
+            await trio.lowlevel.checkpoint()
         done.set()
     await until(lambda: len(heard) == sent)
     assert heard == list(range(sent))

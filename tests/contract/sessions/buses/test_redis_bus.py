@@ -240,6 +240,11 @@ async def test_a_subscribe_is_confirmed_while_the_reader_is_blocked_and_delays_n
     for each in range(20):
         await bus.subscribe(f"u{each}", ears)
         assert redis_buses.listeners(f"u{each}") == redis_buses.listeners(f"u{each}", "e") == 1
+    redis_buses.server.pause()
+    with trio.move_on_after(0.2) as scope:
+        await bus.subscribe("unconfirmed", ears)
+    redis_buses.server.resume()
+    assert scope.cancelled_caught
     # What the machine does to every message is not the subscribe's doing.
     assert sorted(waits)[len(waits) // 2] < before + 0.05
 

@@ -8,7 +8,7 @@ value is made and cannot be assigned to.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -35,8 +35,44 @@ FENCE_MEMORY: Final = 7 * 86_400.0
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-def _mapping(value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def frozen_mapping(value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A read-only copy; None and nothing are the same."""
     return MappingProxyType(dict(value)) if value else _EMPTY
+
+
+def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(values)
+
+
+_NESTING: Final = 32
+
+
+def plain_data(value: object, path: str, depth: int = 0) -> None:
+    """Check that `value` survives being sent: str, bool, int, float, bytes, None, lists and maps with str keys.
+
+    Raises:
+        ValueError: Anything else, integers beyond 64 bits, text that is no Unicode, 32 levels; the text has the path.
+    """
+    match value:
+        case None | bool() | float() | bytes():
+            return
+        case int() if -(2**63) <= value < 2**64:
+            return
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{path} holds half a surrogate pair") from None
+            return
+        case Mapping() | list() | tuple() if depth < _NESTING:
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, part in items:
+                if isinstance(value, Mapping) and not isinstance(key, str):
+                    raise ValueError(f"{path} has the key {key!r}, which is not a str")
+                plain_data(part, f"{path}[{key!r}]", depth + 1)
+            return
+        case _:
+            raise ValueError(f"{path} cannot be sent to another node: {type(value).__name__}")
 
 
 class Priority(IntEnum):
@@ -162,7 +198,7 @@ class TurnInput:
     """What a turn is asked: text, and attachments in order."""
 
     text: str
-    parts: tuple[Part, ...] = field(default=(), converter=tuple)
+    parts: tuple[Part, ...] = field(default=(), converter=_tuple)
 
     @property
     def rendering(self) -> str:
@@ -214,9 +250,9 @@ class SubmitRequest:
     handler_ref: str = ""
     input: TurnInput = field(default=_NO_INPUT, converter=as_input)
     handler_variant: str | None = None
-    options: Mapping[str, Any] = field(default=_EMPTY, converter=_mapping)
-    submit_options: Mapping[str, Any] = field(default=_EMPTY, converter=_mapping)
-    open_attributes: Mapping[str, Any] = field(default=_EMPTY, converter=_mapping)
+    options: Mapping[str, Any] = field(default=_EMPTY, converter=frozen_mapping)
+    submit_options: Mapping[str, Any] = field(default=_EMPTY, converter=frozen_mapping)
+    open_attributes: Mapping[str, Any] = field(default=_EMPTY, converter=frozen_mapping)
     idempotency_key: str | None = None
     priority: Priority = field(default=Priority.NEXT, converter=Priority)
     initiator: Principal | None = None
@@ -229,6 +265,7 @@ class SubmitRequest:
             raise ValueError("a submit request needs input: a TurnInput or a str")
         if self.idempotency_key is not None and not self.idempotency_key:
             raise ValueError("idempotency_key is not empty; leave it out for none")
+        plain_data(self.submit_options, "submit_options")
         handler_id(self.handler_ref, self.handler_variant)
 
     @property
@@ -246,7 +283,7 @@ class TurnResult:
     error_message: str | None = None
     completion: str = "completed"
     streamed: bool = False
-    artifacts: tuple[Any, ...] = field(default=(), converter=tuple)
+    artifacts: tuple[Any, ...] = field(default=(), converter=_tuple)
 
 
 @frozen
@@ -267,7 +304,7 @@ class InboundMessage:
     idempotency_key: str | None = None
     turn_id: str | None = None
     handler_variant: str | None = None
-    submit_options: Mapping[str, Any] = field(default=_EMPTY, converter=_mapping)
+    submit_options: Mapping[str, Any] = field(default=_EMPTY, converter=frozen_mapping)
     epoch: str | None = None
     id: str = ""
 
@@ -286,8 +323,8 @@ class UnreadableEntry:
 class CollectedBatch:
     """What one collect took out of an inbox: priority first, then order of arrival."""
 
-    messages: tuple[InboundMessage, ...] = field(default=(), converter=tuple)
-    unreadable: tuple[UnreadableEntry, ...] = field(default=(), converter=tuple)
+    messages: tuple[InboundMessage, ...] = field(default=(), converter=_tuple)
+    unreadable: tuple[UnreadableEntry, ...] = field(default=(), converter=_tuple)
 
     @property
     def is_empty(self) -> bool:
@@ -323,7 +360,7 @@ class SessionRecordView:
     handler_ref: str | None = None
     state: bytes | None = field(default=None, repr=False)
     version: int = 0
-    attrs: Mapping[str, Any] = field(default=_EMPTY, converter=_mapping)
+    attrs: Mapping[str, Any] = field(default=_EMPTY, converter=frozen_mapping)
 
 
 @frozen
@@ -398,7 +435,7 @@ class SessionSignal:
     session_id: str
     kind: SignalKind
     origin_node: str
-    payload: Mapping[str, Any] = field(default=_EMPTY, converter=_mapping)
+    payload: Mapping[str, Any] = field(default=_EMPTY, converter=frozen_mapping)
     origin_instance: str = ""
 
 
@@ -430,7 +467,7 @@ class LiveSessionStatus:
     queue_depth: int = 0
     totals: SessionTotals = SessionTotals()
     turn: TurnProgress | None = None
-    options: Mapping[str, Any] = field(default=_EMPTY, converter=_mapping)
+    options: Mapping[str, Any] = field(default=_EMPTY, converter=frozen_mapping)
 
 
 @frozen

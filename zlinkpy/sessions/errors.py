@@ -57,6 +57,12 @@ class SessionSignalError(SessionBackendError):
     """The signal bus did not take a signal, or could not subscribe."""
 
 
+class SignalPayloadError(SessionError):
+    """A signal whose payload holds something else than plain values, or too much; nothing was sent (SR-084, SR-395)."""
+
+    kind = ErrorKind.INVALID_OPERATION
+
+
 class SessionNotHeldError(SessionError):
     """A fenced write by a node that does not provably hold the session's lease (SR-051)."""
 

@@ -1,7 +1,7 @@
 """Which handles are kept, which go and when. Pure (facts §6; SR §16).
 
     state     event                          guard            next, action
-    -         opened                         -                OPEN, pinned once; over the limit: the least recently used goes
+    -         opened                         -                OPEN, pinned once; over the limit: the oldest goes
     OPEN      pin / touch                    -                OPEN; the idle clock starts anew
     OPEN      sweep                          idle, no pin     CLOSING: CLOSE (IDLE)
     OPEN      evict                          no pin           CLOSING: CLOSE
@@ -118,9 +118,7 @@ class HandleMap(Generic[HandleT]):
 
     def sweep(self, now: float) -> list[CacheEntry[HandleT]]:
         """Evict what was idle for too long; all of it is to be closed."""
-        idle = [
-            each for each in self._entries.values() if not each.pins and now - each.last_activity >= self._idle_ttl
-        ]
+        idle = [each for each in self._entries.values() if not each.pins and now - each.last_activity >= self._idle_ttl]
         return [closing for each in idle for closing in self.evict(each)]
 
     def all(self) -> list[CacheEntry[HandleT]]:

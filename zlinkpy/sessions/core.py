@@ -7,7 +7,7 @@ holds the core; none holds another but where one is a step of the other.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,6 +22,7 @@ from zlinkpy.sessions.gate_machine import Gate, SeatAction, SessionSeat, Ticket
 from zlinkpy.sessions.handlers import HandlerRegistry
 from zlinkpy.sessions.lease_machine import LeaseRenewal, RenewalState, TouchSlot
 from zlinkpy.sessions.metrics import MetricsPort
+from zlinkpy.sessions.payloads import MessageEnqueued
 from zlinkpy.sessions.spi import (
     EventJournal,
     IdempotencyStore,
@@ -94,7 +95,7 @@ class RunningTurn:
         self.reasons.add(reason)
         try:
             self.session.interrupt(reason, turn_id)
-        except Exception:  # noqa: BLE001 - the handler's own code
+        except Exception:
             log.exception("interrupting a turn raised")
         return True
 
@@ -160,9 +161,8 @@ class RouterCore:
         self.cache: HandleCache
         self.renewer: LeaseRenewer
         self.start_drain: Callable[[SessionSeat[HeldLease]], None]
-        self.give_up: Callable[[str, InterruptReason], None]
-        """Evict the handle of a session that was asked for, and interrupt what runs."""
         self._left: dict[str, trio.Event] = {}
+        self._returned = trio.Event()
         self._reservers = 0
 
     # -- ids
@@ -223,9 +223,7 @@ class RouterCore:
     def install(self, seat: SessionSeat[HeldLease], lease: SessionLease, sent_at: float) -> HeldLease:
         """Keep a lease that was just won, and renew it from now on."""
         config = self.config
-        held = HeldLease(
-            lease, LeaseRenewal(sent_at, interval=config.lock_extend_interval, duration=config.lock_lease)
-        )
+        held = HeldLease(lease, LeaseRenewal(sent_at, interval=config.lock_extend_interval, duration=config.lock_lease))
         seat.install(held)
         self.renewer.start(held)
         return held
@@ -271,9 +269,9 @@ class RouterCore:
                     if turn is not None and turn.ring is not None:
                         turn.ring()
                 case SeatAction.YIELD:
-                    self.yield_session(seat, InterruptReason.SESSION_RELEASED)
+                    self.yield_session(seat)
                 case SeatAction.EVICT:
-                    self.give_up(seat.session_id, InterruptReason.SESSION_RELEASED)
+                    self._give_up(seat)
                 case SeatAction.RETURN:
                     self.teardown_nursery.start_soon(self._return_when_idle, seat)
                 case SeatAction.RELAY:
@@ -286,13 +284,17 @@ class RouterCore:
         seat = self.seat(session_id)
         self.perform(seat, seat.ring(trio.current_time(), accepting=self.accepting))
 
-    def yield_session(self, seat: SessionSeat[HeldLease], reason: InterruptReason) -> None:
+    def yield_session(self, seat: SessionSeat[HeldLease]) -> None:
         """Hand the session over as soon as its turn is through; what waits stays for the next holder (SR-305, 306)."""
-        actions = seat.yield_asked()
-        if actions:
-            self.give_up(seat.session_id, reason)
-            if self.cache.peek(seat.session_id) is None:
-                self.perform(seat, seat.handle_closed())
+        self.perform(seat, seat.yield_asked())
+
+    def _give_up(self, seat: SessionSeat[HeldLease]) -> None:
+        turn = self.turns.get(seat.session_id)
+        if turn is not None:
+            turn.interrupt(InterruptReason.SESSION_RELEASED)
+        if self.cache.evict(seat.session_id) is None:
+            # No handle whose end would tell that the lease can go.
+            self.perform(seat, seat.handle_closed())
 
     async def _wake(self, seat: SessionSeat[HeldLease]) -> None:
         await trio.sleep_until(seat.wake_at())
@@ -330,9 +332,16 @@ class RouterCore:
                 await self.store.release(held.lease)
             except SessionBackendError as error:
                 log.warning("the lease of session %r was not given back and will expire: %s", seat.session_id, error)
-            except Exception:  # noqa: BLE001 - a store of the application's
+            except Exception:
                 log.exception("giving the lease of session %r back raised", seat.session_id)
         self.perform(seat, seat.return_done(trio.current_time(), accepting=self.accepting))
+        self._returned.set()
+        self._returned = trio.Event()
+
+    async def wait_returned(self) -> None:
+        """Wait until the store answered for every lease that is on its way back."""
+        while any(seat.returning for seat in self.seats.values()):
+            await self._returned.wait()
 
     def lease_lost(self, held: HeldLease) -> None:
         """A renewal said so, or none came through in time. Synchronous and quick; once per lease (SR-166, SR-394)."""
@@ -356,7 +365,7 @@ class RouterCore:
 
     # -- signals
 
-    def signal(self, session_id: str, kind: SignalKind, payload: dict[str, object] | None = None) -> SessionSignal:
+    def signal(self, session_id: str, kind: SignalKind, payload: Mapping[str, object] | None = None) -> SessionSignal:
         """A signal of this router."""
         return SessionSignal(session_id, kind, self.node_id, payload or {}, self.instance)
 
@@ -368,7 +377,7 @@ class RouterCore:
             except SessionBackendError as error:
                 log.warning("%s of session %r was not published: %s", signal.kind.value, signal.session_id, error)
                 return False
-            except Exception:  # noqa: BLE001 - a bus of the application's
+            except Exception:
                 log.exception("publishing %s of session %r raised", signal.kind.value, signal.session_id)
                 return False
             return True
@@ -377,7 +386,7 @@ class RouterCore:
 
     async def ring_peers(self, session_id: str, inbox_id: str = "", turn_id: str | None = None) -> None:
         """Publish the doorbell."""
-        payload: dict[str, object] = {"inboxId": inbox_id} | ({"turnId": turn_id} if turn_id is not None else {})
+        payload = MessageEnqueued(inbox_id, turn_id).payload()
         await self.publish(self.signal(session_id, SignalKind.MESSAGE_ENQUEUED, payload))
 
 
@@ -386,3 +395,4 @@ async def seen_to_its_end(call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
     raise in bounded time."""
     with trio.CancelScope(shield=True):
         return await call()
+    raise AssertionError("a shield without a deadline ends with its block")

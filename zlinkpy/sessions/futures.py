@@ -76,7 +76,7 @@ class TurnFuture:
     def _call(self, callback: Callable[[TurnFuture], None]) -> None:
         try:
             callback(self)
-        except Exception:  # noqa: BLE001 - a callback must not keep the turn's end from the others
+        except Exception:
             log.exception("a done callback of a turn future raised")
 
 

@@ -7,7 +7,7 @@ handle, over many turns (SR-145). Who wants to do something takes the gate first
     enter(kind)            gate free                            gate = kind -> True
     enter(kind)            gate taken                           False: forward, wait or leave it to who is in there
     install(lease)         gate taken                           lease held; yielding off
-    ring                   accepting, gate free                 doorbell set, DRAIN (or WAKE at the end of the quiet time)
+    ring                   accepting, gate free                 doorbell set, DRAIN, in the quiet time WAKE
     ring                   accepting, gate taken                doorbell set, NOTIFY: who leaves looks at the mark
     ring                   closing, lease held                  relay owed, YIELD once
     ring                   closing, no lease                    nothing: not ours to answer (SR-291)
@@ -17,9 +17,9 @@ handle, over many turns (SR-145). Who wants to do something takes the gate first
     handle_closed          lease held, gate taken               return_pending: who leaves returns it
     return_begun           -                                    lease none, one more return on its way
     return_done            yielding                             quiet for 500 ms, so that the asker gets the lease first
-    return_done, leave     doorbell set, gate free              DRAIN / WAKE; closing and relay owed: RELAY, marks cleared
+    return_done, leave     doorbell set, gate free              DRAIN / WAKE; closing, relay owed: RELAY, marks off
     leave                  return_pending, lease, no handle     gate = RETURN; RETURN
-    leave                  somebody is expected                 gate = expected: release and delete do not race with rings
+    leave                  somebody is expected                 gate = expected: a release does not race with rings
     retry_later            -                                    no DRAIN before then: a store does not answer (SR-433)
     drop_marks             -                                    doorbell, relay owed off (release, delete, EVICT)
 

@@ -122,7 +122,7 @@ class HandleCache:
     async def _close(self, entry: CacheEntry[LiveSession]) -> None:
         try:
             await entry.handle.aclose()
-        except Exception:  # noqa: BLE001 - the handler's own code
+        except Exception:
             log.exception("closing the handle of session %r raised", entry.session_id)
         finally:
             entry.state = EntryState.CLOSED

@@ -79,7 +79,9 @@ class HandlerRegistry:
 
     def _register(self, handler: SessionHandler) -> None:
         if not handler.ref:
-            raise ConfigurationError(f'{type(handler).__qualname__} has no ref: class {type(handler).__name__}(SessionHandler, ref="...")')
+            raise ConfigurationError(
+                f'{type(handler).__qualname__} has no ref: class {type(handler).__name__}(SessionHandler, ref="...")'
+            )
         name = handler_id(handler.ref, handler.variant)
         if name in self._handlers:
             raise ConfigurationError(f"{name} is registered twice; give one of the handlers a variant=")
@@ -99,5 +101,7 @@ class HandlerRegistry:
         if opener is not None:
             return lambda session_id, options, attributes: opener(session_id, name, options, attributes)
         if name not in self._handlers:
-            raise UnknownHandlerError(f"no handler is registered here as {name}; this node has {sorted(self._handlers)}")
+            raise UnknownHandlerError(
+                f"no handler is registered here as {name}; this node has {sorted(self._handlers)}"
+            )
         return self._handlers[name].open

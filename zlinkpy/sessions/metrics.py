@@ -1,8 +1,8 @@
 """Counting what a router does (SR §24).
 
-An application gives any object that has some of the hooks of `SessionMetrics`. The router holds one `MetricsPort`: for a
-hook that the object lacks or inherits unchanged it has an empty function, so a hook nobody uses costs one call of it;
-the others are fenced, because a counter must never end a turn (SR-378).
+An application gives any object that has some of the hooks of `SessionMetrics`. The router holds one `MetricsPort`: for
+a hook that the object lacks or inherits unchanged it has an empty function, so a hook nobody uses costs one call of
+it; the others are fenced, because a counter must never end a turn (SR-378).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _fenced(name: str, hook: Callable[..., None]) -> Callable[..., None]:
     def call(*arguments: Any) -> None:
         try:
             hook(*arguments)
-        except Exception:  # noqa: BLE001 - the fence
+        except Exception:
             log.exception("the metrics hook %s raised", name)
 
     return call

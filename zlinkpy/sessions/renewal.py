@@ -114,7 +114,7 @@ class LeaseRenewer:
             return await self._core.store.renew(held.lease, self._core.config.lock_lease)
         except SessionBackendError as error:
             log.warning("the lease of session %r was not renewed: %s", held.lease.session_id, error)
-        except Exception:  # noqa: BLE001 - a store of the application's
+        except Exception:
             log.exception("renewing the lease of session %r raised", held.lease.session_id)
         return None
 
@@ -123,7 +123,7 @@ class LeaseRenewer:
             await self._core.idempotency.touch(key, reserver)
         except SessionBackendError as error:
             log.warning("a reservation was not touched: %s", error)
-        except Exception:  # noqa: BLE001 - a store of the application's
+        except Exception:
             log.exception("touching a reservation raised")
 
     # -- threads
@@ -143,7 +143,7 @@ class LeaseRenewer:
                 touches,
                 clock=clock,
                 duration=core.config.lock_lease,
-                say=partial(token.run_sync_soon, self._told),
+                say=lambda held, step, pairs: token.run_sync_soon(self._told, held, step, pairs),
                 ended=token.run_sync_soon,
             )
             self._shards.append(shard)
@@ -213,7 +213,7 @@ class _Shard:
         try:
             while (due := self._next_round()) is not None:
                 self._round(due)
-        except Exception:  # noqa: BLE001 - a thread that ends silently would lose every lease it has
+        except Exception:
             log.exception("a lease renewal thread failed; its leases will expire")
         finally:
             self._renewer.close()

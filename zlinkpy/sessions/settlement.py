@@ -5,9 +5,9 @@
     failure       free the key, unbind, TURN_RESULT, then who waits here (SR-414..416)
 
 The key is always dealt with first: who retries from a callback finds it free, or the result. A store that does not
-answer delays a failure by 1 s at most; the sweep frees the key then. A result that could not be written is announced all
-the same and written as soon as the store answers, and its key is touched until then: the sweep must not report a turn
-that succeeded (SR-428).
+answer delays a failure by 1 s at most; the sweep frees the key then. A result that could not be written is announced
+all the same and written as soon as the store answers, and its key is touched until then: the sweep must not report a
+turn that succeeded (SR-428).
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class Settlement:
         core = self._core
         reserver = core.reserver_id()
         try:
-            won = await core.idempotency.acquire_holder(
-                work.key, reserver, core.config.idempotency_secondary_ttl
-            )
+            won = await core.idempotency.acquire_holder(work.key, reserver, core.config.idempotency_secondary_ttl)
             verdict = Verdict.WON if won else Verdict.REFUSED
         except SessionBackendError as error:
             log.warning("a reservation may or may not have been taken over: %s", error)
@@ -193,5 +191,3 @@ class Settlement:
         core = self._core
         await core.publish(core.signal(session_id, SignalKind.TURN_RESULT, encode_outcome(outcome)))
         self._forwards.resolve(outcome)
-
-

@@ -93,9 +93,7 @@ class StatusView:
         if known is None:
             return ClusterSessionStatus(StatusSource.UNKNOWN)
         node = known.origin.rpartition("/")[0]
-        return ClusterSessionStatus(
-            StatusSource.REMOTE_PROJECTION, known.status.status, node, known.status.observed_at
-        )
+        return ClusterSessionStatus(StatusSource.REMOTE_PROJECTION, known.status.status, node, known.status.observed_at)
 
 
 def _status(session: LiveSession) -> LiveSessionStatus | None:

@@ -35,8 +35,6 @@ from zlinkpy.sessions.errors import (
     ConflictingHandlerError,
     IdempotencyConflictError,
     IdempotencyStoreError,
-    RouterClosedError,
-    SessionBackendError,
     SessionInboxError,
 )
 from zlinkpy.sessions.forwarding import Forwards
@@ -234,9 +232,7 @@ class Submission:
 
     async def _claim(self, request: SubmitRequest, seat: SessionSeat[HeldLease]) -> HeldLease | None:
         core, sent_at = self._core, trio.current_time()
-        claim = partial(
-            core.store.claim, request.session_id, request.handler_ref, core.node_id, core.config.lock_lease
-        )
+        claim = partial(core.store.claim, request.session_id, request.handler_ref, core.node_id, core.config.lock_lease)
         match await seen_to_its_end(claim):
             case Acquired(lease=lease):
                 return core.install(seat, lease, sent_at)

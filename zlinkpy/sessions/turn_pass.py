@@ -7,9 +7,9 @@ one turn after the other, by the rules of `drain_machine`.
     look at the record               bound to a ref not registered here      leave, drop the mark (SR-458)
     lease                            held here                               use it
                                      refused by a peer                       leave, drop the mark: the peer heard it too
-                                     refused by this node's own, on its way  leave, keep the mark: its return rings again
+                                     refused by this node's own, on its way  leave, keep the mark: its return rings
                                      raised                                  leave, keep the mark, ring again after 1 s
-    collect                          empty                                   leave; the lease goes back unless a handle has it
+    collect                          empty                                   leave; without handle the lease goes back
     bind, open the handle, drain
 
 While a turn runs, rings are answered by an injection: NOW messages are collected and offered to the turn. It is part of
@@ -171,8 +171,12 @@ class TurnPass:
             return
         assert self._held is not None
         messages = self._received(await self._collect(Priority.LATER))
+        rescued = self._session_id in core.rescuing
+        core.rescuing.discard(self._session_id)
         if not messages:
             return
+        if rescued:
+            core.metrics.on_orphan_rescued()
         self._queue.merge(messages)
         first = messages[0].message
         try:
@@ -263,9 +267,7 @@ class TurnPass:
         for entry in batch.unreadable:
             log.warning("a message of session %r cannot be read: %s", self._session_id, entry.reason)
             failure = TurnFailure(FailureCode.UNREADABLE, f"the queued message cannot be read: {entry.reason}")
-            await self._settlement.fail_address(
-                self._session_id, entry.turn_id, entry.idempotency_key, failure
-            )
+            await self._settlement.fail_address(self._session_id, entry.turn_id, entry.idempotency_key, failure)
 
     def _received(self, batch: CollectedBatch) -> list[Work]:
         works = [Work(each, each.turn_id or self._core.new_id()) for each in batch.messages]
@@ -408,9 +410,7 @@ class TurnPass:
         self._settlement.unbind(work, self._held)
         why = "its reservation was lost meanwhile"
         try:
-            if await core.idempotency.release_holder(
-                work.key, work.reserver, core.config.idempotency_forward_ttl
-            ):
+            if await core.idempotency.release_holder(work.key, work.reserver, core.config.idempotency_forward_ttl):
                 work.reserver = None
                 return True
         except IdempotencyStoreError as error:

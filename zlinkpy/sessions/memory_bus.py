@@ -18,6 +18,7 @@ from zlinkpy.sessions.signal_intake import (
     SignalIntake,
     SubscriberTable,
     TableSubscription,
+    call_in,
 )
 from zlinkpy.sessions.spi import SignalHandler, Subscription
 from zlinkpy.sessions.types import SessionSignal
@@ -59,11 +60,11 @@ class MemorySignalBus:
         """Take a coded signal, as if it had come from another process."""
         signal = decode_signal(data)
         if signal is not None and signal.session_id in self._table and self._intake.put(signal, len(data)):
-            trio.lowlevel.current_trio_token().run_sync_soon(self._burst)
+            call_in(trio.lowlevel.current_trio_token(), self._burst)
 
     def _burst(self) -> None:
         if self._intake.burst():
-            trio.lowlevel.current_trio_token().run_sync_soon(self._burst)
+            call_in(trio.lowlevel.current_trio_token(), self._burst)
 
     def statistics(self) -> IntakeStatistics:
         """What waits, and what was lost."""

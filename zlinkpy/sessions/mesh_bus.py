@@ -30,6 +30,7 @@ from zlinkpy.sessions.signal_intake import (
     SignalIntake,
     SubscriberTable,
     TableSubscription,
+    call_in,
 )
 from zlinkpy.sessions.spi import SignalHandler, Subscription
 from zlinkpy.sessions.types import SessionSignal
@@ -350,11 +351,11 @@ class MeshSignalBus:
 
     def _queue(self, signal: SessionSignal, size: int) -> None:
         if self._intake.put(signal, size):
-            trio.lowlevel.current_trio_token().run_sync_soon(self._burst)
+            call_in(trio.lowlevel.current_trio_token(), self._burst)
 
     def _burst(self) -> None:
         if self._intake.burst():
-            trio.lowlevel.current_trio_token().run_sync_soon(self._burst)
+            call_in(trio.lowlevel.current_trio_token(), self._burst)
 
     def _asked(self, member: Member, data: bytes) -> None:
         peer = self._peer(member)

@@ -22,7 +22,7 @@ from zlinkpy.errors import ConfigurationError, InvalidOperationError
 from zlinkpy.location.open import store_target
 from zlinkpy.location.redis_target import ClusterTarget, NodePools, RedisTarget
 from zlinkpy.sessions.errors import SessionSignalError, SignalPayloadError
-from zlinkpy.sessions.redis_bus_publisher import Call, PublisherStatistics, PublisherThread, call_in
+from zlinkpy.sessions.redis_bus_publisher import Call, PublisherStatistics, PublisherThread
 from zlinkpy.sessions.redis_bus_reader import ReaderStatistics, ReaderThread
 from zlinkpy.sessions.signal_codec import decode_signal, encode_signal
 from zlinkpy.sessions.signal_intake import (
@@ -31,6 +31,7 @@ from zlinkpy.sessions.signal_intake import (
     SignalIntake,
     SubscriberTable,
     TableSubscription,
+    call_in,
 )
 from zlinkpy.sessions.spi import SignalHandler, Subscription
 from zlinkpy.sessions.types import SessionSignal

@@ -14,7 +14,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import redis
@@ -24,6 +24,7 @@ from redis.connection import Connection
 
 from zlinkpy.location.redis_target import NodePools
 from zlinkpy.sessions.errors import AppliedHint, SessionSignalError
+from zlinkpy.sessions.signal_intake import call_in
 from zlinkpy.telemetry import get_logger
 
 log = get_logger("zlinkpy.sessions")
@@ -202,14 +203,6 @@ class PublisherThread:
                     call.done.set()
 
         call_in(self._token, on_loop)
-
-
-def call_in(token: trio.lowlevel.TrioToken, function: Callable[[], object]) -> None:
-    """Have `function` called on the loop; nothing happens when the loop is over."""
-    try:
-        token.run_sync_soon(function)
-    except trio.RunFinishedError:
-        pass
 
 
 def _first_word(error: redis.ResponseError) -> str:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+import trio
 from attrs import define, field, frozen
 
 from zlinkpy.sessions.graded_buffer import GradedBuffer
@@ -182,6 +183,14 @@ class SignalIntake:
                 control_lost=self._control.dropped,
                 events_lost=self._events.dropped,
             )
+
+
+def call_in(token: trio.lowlevel.TrioToken, function: Callable[[], object]) -> None:
+    """Have `function` called on the loop; nothing happens when the loop is over."""
+    try:
+        token.run_sync_soon(function)
+    except trio.RunFinishedError:
+        pass
 
 
 Unsubscribe = Callable[[Place], None]

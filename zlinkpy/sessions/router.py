@@ -33,11 +33,12 @@ import trio
 
 from zlinkpy.entropy import Entropy, SystemEntropy
 from zlinkpy.errors import ConfigurationError
-from zlinkpy.sessions.assembly import Parts, assemble
+from zlinkpy.sessions.assembly import Given, MeshOfHost, assemble
 from zlinkpy.sessions.core import HeldLease, RouterCore
 from zlinkpy.sessions.dispatch import Dispatch, interrupt_here
 from zlinkpy.sessions.endings import Endings, PurgeHook
 from zlinkpy.sessions.errors import SessionSignalError
+from zlinkpy.sessions.event_rail import open_event_rail
 from zlinkpy.sessions.events import Gap, TurnEvent
 from zlinkpy.sessions.forwarding import Forwards
 from zlinkpy.sessions.futures import SubmitDisposition
@@ -83,6 +84,7 @@ class SessionRouter:
         session_factory: a function that opens every session: (session id, handler ref, options).
         session_opener: the same with (session id, handler id, options, open attributes).
         store: URL of a server for everything that is not given on its own; ``memory://`` or None: in this process.
+        mesh: a mesh of the host that carries the signals instead of the store.
         node_id: names this node among those that share the stores; made up in mode SINGLE_NODE.
         config: settings.
         record_store, lease_store, inbox, idempotency_store, bus, journal: back ends of the application's choice.
@@ -101,6 +103,7 @@ class SessionRouter:
         session_factory: SessionFactory | None = None,
         session_opener: SessionOpener | None = None,
         store: str | None = None,
+        mesh: MeshOfHost | None = None,
         node_id: str | None = None,
         config: RouterConfig | None = None,
         record_store: SessionRecordStore | None = None,
@@ -117,11 +120,9 @@ class SessionRouter:
         self.config = config or RouterConfig()
         self._entropy = entropy or SystemEntropy()
         registry = HandlerRegistry(handlers, session_factory=session_factory, session_opener=session_opener)
-        parts: Parts = assemble(
-            self.config,
-            self._entropy,
-            store=store,
-            node_id=node_id,
+        given = Given(
+            url=store,
+            mesh=mesh,
             record_store=record_store,
             lease_store=lease_store,
             inbox=inbox,
@@ -129,6 +130,8 @@ class SessionRouter:
             bus=bus,
             journal=journal,
         )
+        parts = assemble(self.config, self._entropy, given, node_id)
+        parts.store.attach()
         self._parts = parts
         core = self._core = RouterCore(
             node_id=parts.node_id,
@@ -155,7 +158,7 @@ class SessionRouter:
         )
         dispatch.forwards, dispatch.endings, dispatch.status = self._forwards, self._endings, self._status
         core.renewer = LeaseRenewer(core)
-        core.events = parts.events(core, self._subscriptions, event_codec or EventCodec(), dispatch.received)
+        core.events = open_event_rail(core, event_codec or EventCodec(), dispatch.received)
         core.start_drain = self._start_drain
         core.cache = HandleCache(
             idle_ttl=self.config.idle_ttl,
@@ -198,7 +201,6 @@ class SessionRouter:
 
     async def _open(self, stack: AsyncExitStack) -> None:
         core = self._core
-        core.store.attach()
         await self._parts.open(stack)
         # What comes later ends first: services, then what they hand work to, and the lease renewal last of all.
         nursery = await stack.enter_async_context(trio.open_nursery())

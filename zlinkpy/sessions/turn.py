@@ -22,7 +22,7 @@ from attrs import define, field
 
 from zlinkpy.execution.failures import is_failure
 from zlinkpy.sessions.core import HeldLease, RouterCore, RunningTurn, log
-from zlinkpy.sessions.errors import LeaseLostError, SessionNotHeldError, SessionRecordError, TurnFailedError
+from zlinkpy.sessions.errors import LeaseLostError, SessionBackendError, SessionNotHeldError, TurnFailedError
 from zlinkpy.sessions.event_rail import TurnRelay
 from zlinkpy.sessions.events import TurnCompleted, TurnEvent, TurnFailed
 from zlinkpy.sessions.payloads import TurnFailure
@@ -59,7 +59,7 @@ async def run_turn(core: RouterCore, work: Work, running: RunningTurn, held: Hel
     session_id = work.message.session_id
     try:
         view = await core.store.load(session_id)
-    except SessionRecordError as error:
+    except SessionBackendError as error:
         work.error = turn_failed(error)
         return TurnFailure(FailureCode.FAILED, f"the session's record could not be read: {error}")
     view = view or SessionRecordView(session_id)
@@ -138,7 +138,7 @@ async def _committed(
         except SessionNotHeldError:
             core.lease_lost(held)
             break
-        except SessionRecordError as error:
+        except SessionBackendError as error:
             refused += error.applied == "no"
             log.warning("the state of session %r was not committed yet: %s", context.session_id, error)
             if refused >= REFUSED_COMMITS:

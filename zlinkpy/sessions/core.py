@@ -146,6 +146,8 @@ class RouterCore:
         self.accepting = True
         self.stopping = False
         """Turns were told to stop: nothing more is started."""
+        self.is_closed = False
+        """Nothing is left to do; a bus may still deliver."""
         self.busy = 0
         self.idle = trio.Event()
         self.status_seq = 0

@@ -35,7 +35,8 @@ class Dispatch:
     def received(self, signal: SessionSignal) -> None:
         """One signal of the bus."""
         core = self._core
-        if signal.origin_node == core.node_id and signal.origin_instance == core.instance:
+        is_own = signal.origin_node == core.node_id and signal.origin_instance == core.instance
+        if is_own or core.is_closed:
             return
         session_id, payload = signal.session_id, signal.payload
         match signal.kind:

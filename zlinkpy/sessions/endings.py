@@ -314,5 +314,6 @@ class Endings:
         with trio.move_on_after(core.config.lock_lease):
             await core.wait_returned()
         core.events.complete_all()
+        core.is_closed = True
         await self._subscriptions.end_all()
         return graceful

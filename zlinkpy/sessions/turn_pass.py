@@ -466,9 +466,12 @@ class TurnPass:
         if self._running is not None and core.turns.get(self._session_id) is self._running:
             del core.turns[self._session_id]
         self._is_over = True
+        yielded = seat.yielding and not seat.expected
+        if yielded:
+            # A handle that was opened after the session was asked for would keep the lease here.
+            core.cache.evict(self._session_id)
         if self._entry is not None:
             await core.cache.unpin(self._entry)
-        yielded = seat.yielding
         held = self._held
         if held is not None and (not held.is_usable or core.cache.peek(self._session_id) is None):
             await core.return_lease(seat, held)

@@ -197,6 +197,9 @@ class RouteMesh(Dialler):
             # A node whose descriptor or lease is gone from a complete list is no target for new selection; its
             # connection stays, and the probes alone decide about that (LO-171, decision 0003).
             ready = [peer for peer in ready if peer.listed is not None or peer.manual]
+        if not self.core.accepting:
+            # A host that leaves selects nobody: what accepted work still waits for is a connection, no target (LV-156).
+            ready = []
         for channel in self.channels.values():
             candidates: list[tuple[str, int, PeerLink | LocalTarget]] = []
             for peer in ready:

@@ -372,7 +372,8 @@ async def test_a_chosen_target_is_never_exchanged(autojump_clock: object, lan: L
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)  # A's turn
             await quiet()
-            await z.rt.send_to_channel(CHANNEL, Note(1))  # B's turn
+            with trio.fail_after(1):
+                await z.rt.send_to_channel(CHANNEL, Note(1))  # B's turn
             await trio.sleep(5)
             assert ends == []
             if how != "pause":

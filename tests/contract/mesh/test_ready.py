@@ -32,6 +32,7 @@ async def test_a_descriptor_and_a_live_lease_make_no_target(autojump_clock: obje
     for _ in range(10):
         await trio.sleep(1)
         assert not n.is_ready("p")
+        assert n.status.ready_peers == 0
         assert n.targets == 0
         with refused(UnavailableError):
             await n.echo()
@@ -133,18 +134,29 @@ async def test_an_accepted_peer_that_is_not_the_described_one_is_rejected_and_th
     assert n.targets == 1
 
 
-@pytest.mark.contract("LV-127")
-async def test_a_manual_intent_does_not_relax_the_described_identity(autojump_clock: object, world: World) -> None:
+@pytest.mark.contract("LV-127", "LO-159")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"lifecycle_generation": 8}, FailureReason.GENERATION_MISMATCH),
+        ({"node_rid": "q"}, FailureReason.IDENTITY_MISMATCH),
+        ({"security_identity": "other"}, FailureReason.SECURITY_MISMATCH),
+    ],
+    ids=["generation", "identity", "security"],
+)
+async def test_a_manual_intent_does_not_relax_the_described_identity(
+    autojump_clock: object, world: World, changes: dict[str, Any], reason: FailureReason
+) -> None:
     p = await world.listening("p", channels=SERVER)
     await publish(world, p)
     n = await world.host("n", store=True, peers=[p.endpoint])
     await n.ready("p")
     described = p.admission
-    p.admission = evolve(described, lifecycle_generation=8)
+    p.admission = evolve(described, **changes)
     p.pair.hang_up()
     await trio.sleep(20)
     assert n.status.ready_peers == 0
-    assert n.failure("p").reason is FailureReason.GENERATION_MISMATCH
+    assert n.failure("p").reason is reason
     p.admission = described
     await n.ready("p")
 
@@ -312,6 +324,7 @@ async def test_a_draining_node_takes_no_new_call_and_finishes_the_accepted_ones(
             RuntimeState.DRAINING
         )
         assert other.targets == 0
+        assert link.n.targets == 0
         with refused(UnavailableError):
             await other.echo()
         with pytest.raises(ShuttingDownError):

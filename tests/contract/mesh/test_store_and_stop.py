@@ -87,7 +87,8 @@ async def test_a_connection_with_accepted_work_stays_until_that_is_done_or_the_d
         await trio.sleep(1.5)
         assert other.is_ready("n")
         assert other.targets == 0
-        assert link.n.targets == 0 or link.n.rt.status.accepting_work is False
+        assert link.n.targets == 0
+        assert not link.n.rt.status.accepting_work
         assert link.pair.is_up
         await until(lambda: ended, 20)
         took = trio.current_time() - began

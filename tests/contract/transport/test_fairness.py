@@ -162,7 +162,7 @@ async def test_a_turn_ends_at_its_time(world: World, clock: MockClock, inlets: t
         assert max(host.ledger.per_rotation("P")) == 3
 
 
-@pytest.mark.contract("LV-113", "LV-115")
+@pytest.mark.contract("LV-113", "LV-115", "SA-238")
 async def test_the_next_rotation_starts_behind_the_connection_that_stopped(
     world: World, clock: MockClock, inlets: type[Inlets]
 ) -> None:

@@ -21,6 +21,7 @@ from zlinkpy.telemetry import get_logger
 
 logger = get_logger("zlinkpy.location")
 
+LOCATION_STORE: Final = "location store"
 Stage = Literal["connect", "sent"]
 Operation = Literal["read", "write", "scan"]
 
@@ -52,58 +53,60 @@ _REFUSED_CLASSES: Final[tuple[tuple[type[Exception], str], ...]] = (
 
 
 def classify(
-    error: Exception, *, stage: Stage, operation: Operation, label: str, proven: bool
+    error: Exception, *, stage: Stage, operation: Operation, label: str, proven: bool, noun: str = LOCATION_STORE
 ) -> StoreFailure | StoreCorruption | ConfigurationError:
     """Turn a client library's exception into ours.
 
-    `proven` is true once the store answered a call: from then on refused credentials are a failure of the store, not
-    of the configuration, because the process is running.
+    `noun` and `label` say what is at the other end, as in "location store redis://host:6379". `proven` is true once
+    the store answered a call: from then on refused credentials are a failure of the store, not of the configuration,
+    because the process is running.
     """
-    logger.debug("location store %s failed (%s, %s): %r", operation, stage, label, error)
+    logger.debug("%s %s failed (%s, %s): %r", noun, operation, stage, label, error)
+    store = f"{noun} {label}"
     if isinstance(error, (server.AuthenticationError, server.AuthorizationError, server.NoPermissionError)):
         if not proven:
-            return _refused_credentials(label)
-        return _failure("the server refuses the credentials", "no", operation, label)
+            return _refused_credentials(store)
+        return _failure("the server refuses the credentials", "no", operation, store)
     refusal = _refusal(error)
     if refusal is not None:
-        return _failure(_REFUSED[refusal], "no", operation, label)
+        return _failure(_REFUSED[refusal], "no", operation, store)
     if isinstance(error, redis.ResponseError):
-        return _response(error, stage, operation, label, proven)
+        return _response(error, stage, operation, store, proven)
     if isinstance(error, (redis.TimeoutError, TimeoutError)):
-        return _failure("no answer in time", _applied(stage, operation), operation, label)
+        return _failure("no answer in time", _applied(stage, operation), operation, store)
     if stage == "connect":
-        return _failure("no connection", "no", operation, label)
-    return _failure("the connection was lost", _applied(stage, operation), operation, label)
+        return _failure("no connection", "no", operation, store)
+    return _failure("the connection was lost", _applied(stage, operation), operation, store)
 
 
-def timed_out(operation: Operation, label: str, seconds: float, *, sent: bool) -> StoreFailure:
+def timed_out(
+    operation: Operation, label: str, seconds: float, *, sent: bool, noun: str = LOCATION_STORE
+) -> StoreFailure:
     """The operation timeout passed; `sent` tells whether the command had been handed to a socket."""
     stage: Stage = "sent" if sent else "connect"
-    return _failure(f"no answer within {seconds:g} s", _applied(stage, operation), operation, label)
+    return _failure(f"no answer within {seconds:g} s", _applied(stage, operation), operation, f"{noun} {label}")
 
 
-def closed(operation: Operation, label: str) -> StoreFailure:
+def closed(operation: Operation, label: str, *, noun: str = LOCATION_STORE) -> StoreFailure:
     """A call on a store that was closed."""
-    return _failure("it is closed", "no", operation, label)
+    return _failure("it is closed", "no", operation, f"{noun} {label}")
 
 
 def _response(
-    error: redis.ResponseError, stage: Stage, operation: Operation, label: str, proven: bool
+    error: redis.ResponseError, stage: Stage, operation: Operation, store: str, proven: bool
 ) -> StoreFailure | StoreCorruption | ConfigurationError:
     text = str(error)
     if text.startswith(("ZCORRUPT", "WRONGTYPE")):
-        return StoreCorruption(f"the location store {label} holds a row that cannot be read")
+        return StoreCorruption(f"the {store} holds a row that cannot be read")
     if "ACL failure" in text and not proven:
-        return _refused_credentials(label)
+        return _refused_credentials(store)
     if "compiling script" in text and not proven:
-        return ConfigurationError(f"the location store {label} is too old: Redis 7, Valkey 7.2 or newer is needed")
-    return _failure("the server answered with an error", _applied(stage, operation), operation, label)
+        return ConfigurationError(f"the {store} is too old: Redis 7, Valkey 7.2 or newer is needed")
+    return _failure("the server answered with an error", _applied(stage, operation), operation, store)
 
 
-def _refused_credentials(label: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the location store {label} refused the credentials: check user, password and permissions of its URL"
-    )
+def _refused_credentials(store: str) -> ConfigurationError:
+    return ConfigurationError(f"the {store} refused the credentials: check user, password and permissions of its URL")
 
 
 def _refusal(error: BaseException) -> str | None:
@@ -123,8 +126,6 @@ def _applied(stage: Stage, operation: Operation) -> Literal["no", "unknown"]:
     return "unknown" if stage == "sent" and operation == "write" else "no"
 
 
-def _failure(reason: str, applied: Literal["no", "unknown"], operation: Operation, label: str) -> StoreFailure:
+def _failure(reason: str, applied: Literal["no", "unknown"], operation: Operation, store: str) -> StoreFailure:
     effect = "" if operation != "write" else (" (nothing was written)" if applied == "no" else " (outcome unknown)")
-    return StoreFailure(
-        f"{operation} of the location store {label}: {reason}{effect}", applied=applied, operation=operation
-    )
+    return StoreFailure(f"{operation} of the {store}: {reason}{effect}", applied=applied, operation=operation)

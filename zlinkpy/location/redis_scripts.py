@@ -28,9 +28,9 @@ class Script:
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-def load_script(name: str, *, flags: str = "") -> Script:
-    """Put the shared functions in front of lua/NAME.lua."""
-    folder = resources.files("zlinkpy.location") / "lua"
+def load_script(name: str, *, flags: str = "", package: str = "zlinkpy.location") -> Script:
+    """Put the shared functions of `package` in front of its lua/NAME.lua."""
+    folder = resources.files(package) / "lua"
     shebang = f"#!lua flags={flags}" if flags else "#!lua"
     parts = [shebang, *((folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("common", name))]
     return Script(name, "\n".join(parts))

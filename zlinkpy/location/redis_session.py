@@ -18,9 +18,10 @@ import redis
 from redis import exceptions as server
 from redis.connection import Connection
 
-from zlinkpy.location.redis_errors import Operation, Stage, classify, closed
+from zlinkpy.location.redis_errors import LOCATION_STORE, Operation, Stage, classify, closed
 from zlinkpy.location.redis_scripts import Script
 from zlinkpy.location.redis_target import NodePools, Pool, RedisTarget, exchange
+from zlinkpy.location.store import StoreFailure
 from zlinkpy.telemetry import get_logger
 
 logger = get_logger("zlinkpy.location")
@@ -63,10 +64,11 @@ class Ticket:
 
 
 class StoreIdentity:
-    """What all sessions of one store share: its label, and whether it ever answered a call (LO-012)."""
+    """What all sessions of one store share: its names, and whether it ever answered a call (LO-012)."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, noun: str = LOCATION_STORE) -> None:
         self.label = label
+        self.noun = noun
         self._answered = threading.Event()
         self._inspected = False
         self._inspecting = threading.Lock()
@@ -96,7 +98,8 @@ class StoreIdentity:
         policy = facts.get("maxmemory_policy", "noeviction")
         if facts.get("maxmemory", "0") != "0" and policy != "noeviction":
             logger.warning(
-                "the location store %s may evict rows when memory is short: maxmemory-policy is %s, not noeviction",
+                "the %s %s may evict rows when memory is short: maxmemory-policy is %s, not noeviction",
+                self.noun,
                 self.label,
                 policy,
             )
@@ -135,6 +138,26 @@ class RedisSession:
                 self._running -= 1
                 self._idle.notify_all()
 
+    def run_many(
+        self, operation: Operation, script: Script, calls: Sequence[tuple[Sequence[bytes], Sequence[Argument]]]
+    ) -> list[Any]:
+        """Execute `script` once for each (keys, arguments) in one round trip on one connection.
+
+        One answer each, in order: what the script returned, or the exception that `run` would have raised. For places
+        that have one primary: a redirection is an error. A server that does not know the script costs a second round
+        trip for the calls it refused.
+        """
+        try:
+            pools = self._enter(operation)
+        except StoreFailure as failure:
+            return [failure for _ in calls]
+        try:
+            return self._pipeline(pools, operation, script, calls)
+        finally:
+            with self._idle:
+                self._running -= 1
+                self._idle.notify_all()
+
     def close(self) -> None:
         """Refuse calls, cut the running ones, wait for their threads. Blocks for at most a second or so. Idempotent."""
         with self._idle:
@@ -148,7 +171,7 @@ class RedisSession:
     def _enter(self, operation: Operation) -> NodePools:
         with self._idle:
             if self._closed:
-                raise closed(operation, self._identity.label)
+                raise closed(operation, self._identity.label, noun=self._identity.noun)
             if self._pools is None:
                 self._pools = self._target.open(self._size, self._timeout)
             self._running += 1
@@ -189,6 +212,43 @@ class RedisSession:
                 return cast("list[Any]", answer)
         raise self._classified(server.TryAgainError("too many redirects"), "sent", operation)
 
+    def _pipeline(
+        self,
+        pools: NodePools,
+        operation: Operation,
+        script: Script,
+        calls: Sequence[tuple[Sequence[bytes], Sequence[Argument]]],
+    ) -> list[Any]:
+        stage: Stage = "connect"
+        answers: list[Any] = []
+        try:
+            connection, pool = self._connection(pools, None)
+            try:
+                self._identity.inspect(connection)
+                stage = "sent"
+                commands = [("EVALSHA", script.sha, len(keys), *keys, *arguments) for keys, arguments in calls]
+                _exchange_many(connection, commands, answers)
+                unknown = [at for at, answer in enumerate(answers) if isinstance(answer, server.NoScriptError)]
+                if unknown:
+                    exchange(connection, "SCRIPT", "LOAD", script.text)
+                    second: list[Any] = []
+                    _exchange_many(connection, [commands[at] for at in unknown], second)
+                    for at, answer in zip(unknown, second, strict=True):
+                        answers[at] = answer
+            finally:
+                pool.release(connection)
+        except (redis.RedisError, OSError) as error:
+            # Whatever has no answer yet shares the fate of the connection; a refused script had no effect.
+            lost = self._classified(error, stage, operation)
+            answers = [lost if isinstance(answer, server.NoScriptError) else answer for answer in answers]
+            answers += [lost] * (len(calls) - len(answers))
+        else:
+            self._identity.answered()
+        return [
+            self._classified(answer, "sent", operation) if isinstance(answer, redis.RedisError) else answer
+            for answer in answers
+        ]
+
     def _connection(self, pools: NodePools, asking: Pool | None) -> tuple[Connection, Pool]:
         if asking is not None:
             return asking.get_connection(), asking
@@ -204,8 +264,21 @@ class RedisSession:
         return pool.get_connection(), pool
 
     def _classified(self, error: Exception, stage: Stage, operation: Operation) -> Exception:
-        label, proven = self._identity.label, self._identity.proven
-        return classify(error, stage=stage, operation=operation, label=label, proven=proven)
+        names = self._identity
+        return classify(
+            error, stage=stage, operation=operation, label=names.label, proven=names.proven, noun=names.noun
+        )
+
+
+def _exchange_many(connection: Connection, commands: Sequence[tuple[Any, ...]], answers: list[Any]) -> None:
+    """Send all, then read all into `answers`; an error reply is an answer. Raises when the connection is lost."""
+    untyped: Any = connection
+    untyped.send_packed_command(untyped.pack_commands(commands))
+    for _ in commands:
+        try:
+            answers.append(untyped.read_response(disconnect_on_error=True))
+        except redis.ResponseError as error:
+            answers.append(error)
 
 
 def _evaluate(

@@ -3,19 +3,14 @@
 The synchronous client on worker threads answers in half the time of an asynchronous one, and keeps a stuck server
 away from the event loop. Writes and scans are one thread hop each, on a limiter of this store. Reads that start in
 one scheduler turn, and those that arrive while earlier ones are on their way, share one round trip (LO-063). A
-dedicated handle has a connection of its own and needs no event loop (LO-059).
-
-`operation_timeout` bounds a call as a whole: waiting for a thread, for a connection and for the answer (LO-057). When
-it passes, the worker thread is left behind; it ends by itself, because its socket has the same timeout, and it can no
-longer send.
+dedicated handle has a connection of its own and needs no event loop (LO-059). `redis_calls` bounds every call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 import trio
@@ -31,7 +26,8 @@ from zlinkpy.location.arguments import (
     checked_prefix,
     checked_token,
 )
-from zlinkpy.location.redis_errors import Operation, closed, timed_out
+from zlinkpy.location.redis_calls import StoreCalls
+from zlinkpy.location.redis_errors import timed_out
 from zlinkpy.location.redis_rows import (
     READ_BYTES,
     Cursor,
@@ -66,7 +62,6 @@ OPERATION_TIMEOUT = 3.0
 CALL_THREADS = 8
 READ_THREADS = 2
 _READ_KEYS = 512
-_T = TypeVar("_T")
 
 
 @define(eq=False)
@@ -105,12 +100,9 @@ class RedisStore:
         self._identity = StoreIdentity(self._target.label)
         size = CALL_THREADS + READ_THREADS
         self._session = RedisSession(self._target, self._identity, size=size, timeout=operation_timeout)
-        self._limiter = trio.CapacityLimiter(CALL_THREADS)
+        self._running = StoreCalls(self._identity, timeout=operation_timeout, threads=CALL_THREADS)
         self._reads: list[_Reader] = []
         self._read_batches = 0
-        self._calls = 0
-        self._quiet: trio.Event | None = None
-        self._closed = False
 
     @property
     def label(self) -> str:
@@ -121,7 +113,7 @@ class RedisStore:
         """One row; shares its round trip with the reads around it. A failed read is always ``applied="no"``."""
         reader = _Reader(checked_key(key))
         await trio.lowlevel.checkpoint_if_cancelled()
-        with self._call("read"):
+        with self._running.counted("read"):
             self._reads.append(reader)
             trio.lowlevel.current_trio_token().run_sync_soon(self._send_reads, idempotent=True)
             try:
@@ -143,7 +135,7 @@ class RedisStore:
     async def write(self, conditions: Sequence[Condition], mutations: Sequence[Mutation]) -> Applied | Conflict:
         """One script call. After ``applied="unknown"`` read the rows; nothing here repeats a write (LO-054)."""
         batch = checked_batch(conditions, mutations)
-        return await self._in_thread(
+        return await self._running.in_thread(
             "write", lambda ticket: write_rows(self._session, self._layout, self._entropy, batch, ticket)
         )
 
@@ -156,47 +148,16 @@ class RedisStore:
             if place is None:
                 await trio.lowlevel.checkpoint()
                 return Expired()
-        return await self._in_thread("scan", lambda ticket: self._page(prefix, place, limit, ticket))
+        return await self._running.in_thread("scan", lambda ticket: self._page(prefix, place, limit, ticket))
 
     async def aclose(self) -> None:
         """Refuse new calls, let the running ones end (each within the operation timeout), drop the connections."""
-        self._closed = True
-        with trio.CancelScope(shield=True):
-            if self._calls:
-                if self._quiet is None:
-                    self._quiet = trio.Event()
-                await self._quiet.wait()
-            await trio.to_thread.run_sync(self._session.close)
+        await self._running.close_after(self._session.close)
 
     def dedicated(self, *, timeout: float | None = None) -> BlockingStore:
         """A handle with one connection, for a plain thread; `timeout` seconds bound each of its socket operations."""
         session = RedisSession(self._target, self._identity, size=1, timeout=timeout or self._timeout)
         return RedisHandle(session, self._layout, self._entropy)
-
-    @contextmanager
-    def _call(self, operation: Operation) -> Iterator[None]:
-        """Count a running call, so that `aclose` can wait for it (LO-009)."""
-        if self._closed:
-            raise closed(operation, self.label)
-        self._calls += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            if not self._calls and self._quiet is not None:
-                self._quiet.set()
-
-    async def _in_thread(self, operation: Operation, work: Callable[[Ticket], _T]) -> _T:
-        ticket = Ticket()
-        await trio.lowlevel.checkpoint_if_cancelled()
-        with self._call(operation):
-            sent = False
-            try:
-                with trio.move_on_after(self._timeout):
-                    return await trio.to_thread.run_sync(work, ticket, abandon_on_cancel=True, limiter=self._limiter)
-            finally:
-                sent = ticket.abandon()
-            raise timed_out(operation, self.label, self._timeout, sent=sent)
 
     def _page(self, prefix: bytes, place: Cursor | None, limit: int, ticket: Ticket) -> Page | Expired:
         name = self._entropy.token(8).hex() if place is None else place.name

@@ -26,6 +26,7 @@ from zlinkpy.mesh.identity import (
     plan_listener,
 )
 from zlinkpy.mesh.limits import DEFAULT_MAX_MESSAGE_BYTES, check_max_message_bytes
+from zlinkpy.mesh.member_channel import Member, MemberChannel, open_member_channel
 from zlinkpy.mesh.observation import channel_status
 from zlinkpy.mesh.options import ANONYMOUS, MeshOptions
 from zlinkpy.mesh.peers import ListedNode
@@ -65,6 +66,8 @@ __all__ = [
     "HandlerTable",
     "ListedNode",
     "ListenPlan",
+    "Member",
+    "MemberChannel",
     "MeshCore",
     "MeshOptions",
     "MeshSnapshot",
@@ -88,5 +91,6 @@ __all__ = [
     "check_prefix",
     "check_weight",
     "mesh_reports",
+    "open_member_channel",
     "plan_listener",
 ]

@@ -175,14 +175,17 @@ class Calls:
 
     async def _ask_member(self, mesh: str, rid: str, channel: str, request: Request[R], *, timeout: float) -> R:
         """Ask exactly the node `rid`, of any role, on a channel of the framework. Raises as `request_to_node`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        reply: R = await self.ask_link(self._mesh(mesh).member(rid), channel, request, timeout=timeout)
+        return reply
+
+    async def ask_link(self, link: PeerLink, channel: str, request: object, *, timeout: float) -> Any:
+        """Ask the peer behind `link`, for the framework. Raises as `request_to_node`."""
         shape = self._shape(request)
         payload = shape.encode(request)
         ms = to_milliseconds(timeout)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        target = self._mesh(mesh).member(rid)
-        entry = self._core.requests.open(target, trio.current_time() + ms / 1000, shape.packet_name)
-        reply: R = await self._request(target, entry, shape, channel, ms, payload, None, None)
-        return reply
+        entry = self._core.requests.open(link, trio.current_time() + ms / 1000, shape.packet_name)
+        return await self._request(link, entry, shape, channel, ms, payload, None, None)
 
     # -- the shared stretch -------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from zlinkpy.wire import (
 
 if TYPE_CHECKING:
     from zlinkpy.mesh.core import MeshCore
+    from zlinkpy.mesh.member_channel import MemberChannel
 
 log = get_logger("zlinkpy.mesh")
 
@@ -55,6 +56,8 @@ class LinkHolder:
         """What is advertised; None before the start, and for what does not listen."""
         # Ordered, so that a seeded simulation closes and tells in the same order every time.
         self.links: dict[PeerLink, None] = {}
+        self.member_channels: dict[str, MemberChannel | None] = {}
+        """The framework's published channels of a mesh; None where nobody in this process uses one. Empty elsewhere."""
         self.on_content: Callable[[Any], None] | None = None
         """Set by the host: the published content changed (publish a new descriptor revision)."""
         self.on_status: Callable[[Any], None] | None = None

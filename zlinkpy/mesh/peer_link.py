@@ -60,6 +60,7 @@ from zlinkpy.wire import (
 
 if TYPE_CHECKING:
     from zlinkpy.link import DialIntent
+    from zlinkpy.mesh.member_channel import MemberChannel
     from zlinkpy.mesh.request_table import RequestTable
 
 log = get_logger("zlinkpy.mesh")
@@ -78,6 +79,7 @@ class LinkOwner(Protocol):
     """What a PeerLink tells its holder."""
 
     requests: RequestTable
+    member_channels: dict[str, MemberChannel | None]
 
     def now(self) -> float: ...
     def dial_lane(self, link: PeerLink, lane: Lane) -> Connection: ...

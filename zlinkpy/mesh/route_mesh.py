@@ -69,6 +69,10 @@ class RouteMesh(Dialler):
         """Register a channel before the start; the host has checked that the name is free."""
         self.channels[name] = self.core.channels[name] = Channel(name, self, serves, weight)
 
+    def add_member_channel(self, name: str) -> None:
+        """Publish a channel of the framework, before the start: a member of weight 0 that no call can name."""
+        self.member_channels[name] = None
+
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self, transport: Transport) -> None:
@@ -116,7 +120,8 @@ class RouteMesh(Dialler):
     @property
     def server_weights(self) -> dict[str, int]:
         """Channels this node serves, with its weight in each."""
-        return {channel.name: channel.weight for channel in self.channels.values() if channel.serves}
+        own = {channel.name: channel.weight for channel in self.channels.values() if channel.serves}
+        return own | dict.fromkeys(self.member_channels, 0)
 
     def set_channel_weight(self, channel: str, weight: int) -> None:
         """Change this node's weight in a channel it serves: the candidate list and the peers know at once, without a
@@ -201,6 +206,9 @@ class RouteMesh(Dialler):
             if channel.serves and channel.weight > 0 and serving:
                 candidates.append((self.rid, channel.weight, self.local))
             channel.cycle.rebuild(candidates)
+        for members in self.member_channels.values():
+            if members is not None:
+                members.refresh()
         super()._rebuild()
 
     # -- discovery ----------------------------------------------------------------------------------------------------

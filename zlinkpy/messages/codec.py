@@ -121,7 +121,7 @@ class Codec:
 
         def unpack(data: bytes) -> Any:
             if len(data) > SCAN_BYTES:
-                _scan(data)
+                scan(data)
             return msgpack.unpackb(data, strict_map_key=strict_keys, max_ext_len=0)
 
         def decode(data: bytes) -> Any:
@@ -164,7 +164,7 @@ class Codec:
         return path, failure
 
 
-def _scan(data: bytes) -> None:
+def scan(data: bytes) -> None:
     """Raise what unpacking would raise for incomplete data, without allocating for what is claimed."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(data))
     unpacker.feed(data)

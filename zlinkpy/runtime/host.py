@@ -485,6 +485,8 @@ class Host:
 
     def _ended(self) -> None:
         self._runtime = None
+        for mesh in self._meshes.values():
+            mesh.node = None
 
     async def _start(
         self,
@@ -499,6 +501,7 @@ class Host:
         for plan in plans:
             mesh = rt.add_mesh(plan)
             await mesh.start(transport)
+            self._meshes[mesh.name].node = mesh
             await locate(MeshLocation, mesh)
         for server_plan in channels.servers:
             server = rt.add_server(server_plan)

@@ -55,6 +55,7 @@ class MeshPlan:
     options: MeshOptions
     channels: tuple[ChannelRegistration, ...]
     handlers: HandlerTable
+    member_channels: tuple[str, ...] = ()
 
 
 def plan_meshes(
@@ -174,4 +175,9 @@ def _plan(mesh: Mesh, settings: MeshSettings | None, host: HostOptions, codecs: 
             timeout if timeout is not None else host.default_request_timeout, f"{where}.default_request_timeout"
         ),
     )
-    return MeshPlan(options=options, channels=tuple(mesh.channels.values()), handlers=handlers)
+    return MeshPlan(
+        options=options,
+        channels=tuple(mesh.channels.values()),
+        handlers=handlers,
+        member_channels=tuple(mesh.member_channels),
+    )

@@ -12,7 +12,17 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from zlinkpy.errors import ConfigurationError, InvalidOperationError
-from zlinkpy.mesh import DEFAULT_WEIGHT, FRAMEWORK_PREFIX, check_fixed_rid, check_prefix, check_weight, plan_listener
+from zlinkpy.mesh import (
+    DEFAULT_WEIGHT,
+    FRAMEWORK_PREFIX,
+    MemberChannel,
+    RouteMesh,
+    check_fixed_rid,
+    check_prefix,
+    check_weight,
+    open_member_channel,
+    plan_listener,
+)
 from zlinkpy.messages import HandlerKind, check_handler, to_milliseconds
 from zlinkpy.runtime.setting_values import MESSAGE_CAP
 from zlinkpy.wire import ObjectRole
@@ -92,6 +102,10 @@ class Mesh:
     object_role: ObjectRole = ObjectRole.NONE
     channels: dict[str, ChannelRegistration] = field(factory=dict)
     handlers: list[HandlerRegistration] = field(factory=list)
+    member_channels: dict[str, None] = field(factory=dict)
+    """Channels of the framework that this node is a published member of."""
+    node: RouteMesh | None = None
+    """The running node, while there is one."""
 
     @property
     def where(self) -> str:
@@ -106,6 +120,22 @@ class Mesh:
     def use_channel(self, name: str) -> None:
         """Be able to call channel `name`. Not published."""
         self._register(name, serves=False, weight=0)
+
+    def serve_member_channel(self, name: str) -> None:
+        """For parts of the framework: be a published member of its channel `name`, with weight 0."""
+        self._open()
+        if not name.startswith(FRAMEWORK_PREFIX):
+            raise ConfigurationError(f"{self.where}: {name!r} is no channel of the framework")
+        self.member_channels[name] = None
+
+    def member_channel(self, name: str) -> MemberChannel:
+        """For parts of the framework: take hold of the channel while the host runs.
+
+        Raises InvalidOperationError when the host does not run, or the channel is not served here or in use.
+        """
+        if self.node is None:
+            raise InvalidOperationError(f"{self.where}: the host is not running; use it inside `async with host.run()`")
+        return open_member_channel(self.node, name)
 
     def object_client(self) -> None:
         """Use Spots and Actors without hosting any. Needs a Location Store; excludes node direct handlers (SA-04,

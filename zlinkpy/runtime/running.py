@@ -94,6 +94,8 @@ class Runtime(Calls):
         mesh = RouteMesh(self._core, plan.options, plan.handlers)
         for channel in plan.channels:
             mesh.add_channel(channel.name, serves=channel.serves, weight=channel.weight)
+        for name in plan.member_channels:
+            mesh.add_member_channel(name)
         mesh.on_status = lambda _mesh: self._source.publish()
         self._meshes[plan.options.name] = mesh
         return mesh

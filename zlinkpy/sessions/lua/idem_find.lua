@@ -1,0 +1,2 @@
+-- KEYS entry   -> {now, fields…}
+return {digits(millis()), redis.call('HGETALL', KEYS[1])}

@@ -200,8 +200,10 @@ class Worker:
         try:
             with trio.move_on_after(chance.choice((0.0, 0.2, 1.0, 3.0, 8.0))):
                 await self._stop.wait()
-                if chance.random() < 0.8:
-                    run.result = "stopped"
+                if chance.random() < 0.3:
+                    world.reached["interrupt ignored"] += 1
+                    await trio.sleep_forever()
+                run.result = "stopped"
             await trio.lowlevel.checkpoint()
             if not run.result:
                 run.result = "failed" if chance.random() < 0.1 else "ok"

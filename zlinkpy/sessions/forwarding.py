@@ -72,8 +72,8 @@ class Forwards:
                 if step is ForwardStep.EXPIRE:
                     await self._expire(forward)
 
-    async def look(self, forward: Waiting) -> None:
-        """Ask the store what became of the key."""
+    async def look(self, forward: Waiting, *, is_last: bool = False) -> None:
+        """Ask the store what became of the key. At the deadline the reservation ends as well, which says nothing."""
         if forward.key is None:
             return
         try:
@@ -90,7 +90,7 @@ class Forwards:
         )
         if found is Looked.COMPLETE and entry is not None and entry.result is not None:
             self.settle(forward, entry.result)
-        elif found is Looked.GONE:
+        elif found is Looked.GONE and not is_last:
             self.settle(
                 forward,
                 ReservationLostError(
@@ -101,6 +101,8 @@ class Forwards:
 
     async def _ring_again(self, forward: Waiting) -> None:
         core = self._core
+        # The bus may not have taken the subscription when the turn was submitted.
+        await core.ensure_subscribed(forward.session_id)
         try:
             async with core.poll_limit:
                 if await core.inbox.is_empty(forward.session_id):
@@ -114,7 +116,7 @@ class Forwards:
     async def _expire(self, forward: Waiting) -> None:
         """One last look; then the message is taken back, so that nothing runs behind the caller's retry (SR-435)."""
         with trio.move_on_after(LAST_SECOND):
-            await self.look(forward)
+            await self.look(forward, is_last=True)
             if forward.waiting:
                 await self.take_back(forward)
         error = ForwardTimeoutError(

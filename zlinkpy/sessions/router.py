@@ -160,6 +160,7 @@ class SessionRouter:
         core.renewer = LeaseRenewer(core)
         core.events = open_event_rail(core, event_codec or EventCodec(), dispatch.received)
         core.start_drain = self._start_drain
+        core.ensure_subscribed = self._subscriptions.ensure
         core.cache = HandleCache(
             idle_ttl=self.config.idle_ttl,
             limit=self.config.max_cached_sessions,

@@ -18,11 +18,10 @@ import trio
 from attrs import define, evolve, frozen
 
 from zlinkpy.entropy import Entropy, SystemEntropy
-from zlinkpy.errors import ConfigurationError
-from zlinkpy.sessions.backends import SessionStores, open_session_stores
+from zlinkpy.sessions.assembly import stores_at
 from zlinkpy.sessions.errors import UnknownHandlerError
 from zlinkpy.sessions.router import SessionRouter
-from zlinkpy.sessions.spi import LiveSession, SessionLeaseStore
+from zlinkpy.sessions.spi import LiveSession, SessionInbox, SessionLeaseStore, SessionRecordStore
 from zlinkpy.sessions.types import LeaseHolder, RouterConfig, SessionLease, SessionRecordView
 
 _NEVER: Final = 10 * 365 * 86_400.0
@@ -86,15 +85,16 @@ class Bystander:
     """A running one; `router` for everything but `delete`."""
 
     router: SessionRouter
-    _stores: SessionStores
     _leases: BystanderLeases
+    _records: SessionRecordStore
+    _inbox: SessionInbox
 
     async def look(self, session_id: str) -> SessionFacts:
         """Ask the stores. Raises SessionBackendError."""
         return SessionFacts(
-            await self._stores.leases.find_holder(session_id),
-            await self._stores.records.load(session_id),
-            not await self._stores.inbox.is_empty(session_id),
+            await self._leases.find_holder(session_id),
+            await self._records.load(session_id),
+            not await self._inbox.is_empty(session_id),
         )
 
     async def delete(self, session_id: str) -> None:
@@ -119,9 +119,7 @@ async def open_bystander(
         ConfigurationError: A URL that cannot work, ``memory://`` among them.
     """
     entropy = entropy or SystemEntropy()
-    if url.startswith("memory:"):
-        raise ConfigurationError("memory:// is of one process, and no other one can see its sessions; name a server")
-    stores = open_session_stores(url)
+    stores = stores_at(url)
     leases = BystanderLeases(stores.leases)
     router = SessionRouter(
         session_opener=_opened,
@@ -136,7 +134,7 @@ async def open_bystander(
     )
     try:
         async with router:
-            yield Bystander(router, stores, leases)
+            yield Bystander(router, leases, stores.records, stores.inbox)
     finally:
         with trio.CancelScope(shield=True):
             await stores.aclose()

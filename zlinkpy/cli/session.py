@@ -220,7 +220,7 @@ async def _watch(url: str, session_id: str, from_seq: int | None, count: int | N
                 # Said at once when the store is not there, not only when it should have brought something.
                 async with output.waiting(lambda: f"looking for session {session_id} in {store_label(url)}"):
                     await by.look(session_id)
-                async with aclosing(by.router.events(session_id, from_seq=from_seq)) as events:  # type: ignore[type-var]
+                async with aclosing(by.router.events(session_id, from_seq=from_seq)) as events:
                     async for event in events:
                         document = event_document(codec, event)
                         output.data(document, lambda document=document: [_event_line(document)])  # type: ignore[misc]

@@ -24,7 +24,7 @@ that one that is slow or blocked costs no other (facts §7; SR-014..017):
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
@@ -39,7 +39,7 @@ from zlinkpy.sessions.dispatch import Dispatch, interrupt_here
 from zlinkpy.sessions.endings import Endings, PurgeHook
 from zlinkpy.sessions.errors import SessionSignalError
 from zlinkpy.sessions.event_rail import open_event_rail
-from zlinkpy.sessions.events import Gap, TurnEvent
+from zlinkpy.sessions.event_streams import EventStream
 from zlinkpy.sessions.forwarding import Forwards
 from zlinkpy.sessions.futures import SubmitDisposition
 from zlinkpy.sessions.gate_machine import Gate, SessionSeat
@@ -321,7 +321,7 @@ class SessionRouter:
         if not await core.publish(signal):
             raise SessionSignalError("the interrupt could not be published to the other nodes", applied="unknown")
 
-    def events(self, session_id: str, *, from_seq: int | None = None) -> AsyncIterator[TurnEvent | Gap]:
+    def events(self, session_id: str, *, from_seq: int | None = None) -> EventStream:
         """The session's events until it is released, deleted, evicted or the router closes.
 
         Args:

@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from zlinkpy.errors import ErrorKind
 from zlinkpy.sessions.errors import SessionError
+from zlinkpy.sessions.event_streams import EventStream
 from zlinkpy.sessions.events import Gap, TurnEvent
 from zlinkpy.sessions.payloads import EventCodec
 from zlinkpy.sessions.router import SessionRouter
@@ -68,11 +69,14 @@ def chat_app(router: SessionRouter) -> Starlette:
             from_seq = 0
         if from_seq is not None and from_seq < 1:
             return _problem(400, "BAD_QUERY", "from_seq is a number from 1 on")
-        last_turn, _, last_seq = request.headers.get("last-event-id", "").rpartition(":")
-        if last_turn and last_seq.isdecimal():
+        last_turn, _, number = request.headers.get("last-event-id", "").rpartition(":")
+        last_seq = int(number) if last_turn and number.isdecimal() else 0
+        if last_seq:
             # The browser has connected again: what it has seen of this turn is left out, another turn comes whole.
             from_seq = 1
-        frames = _frames(router, codec, request.path_params["session"], from_seq, last_turn, int(last_seq or 0))
+        # Before the answer begins, so that the client that has it misses nothing.
+        stream = router.events(request.path_params["session"], from_seq=from_seq)
+        frames = _frames(stream, codec, last_turn, last_seq)
         return StreamingResponse(frames, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     async def interrupt(request: Request) -> Response:
@@ -98,11 +102,8 @@ def chat_app(router: SessionRouter) -> Starlette:
     )
 
 
-async def _frames(
-    router: SessionRouter, codec: EventCodec, session: str, from_seq: int | None, last_turn: str, last_seq: int
-) -> AsyncIterator[str]:
-    async with aclosing(router.events(session, from_seq=from_seq)) as stream:
-        # At once, so that the client knows from when on nothing is missed.
+async def _frames(events: EventStream, codec: EventCodec, last_turn: str, last_seq: int) -> AsyncIterator[str]:
+    async with aclosing(events) as stream:
         yield ": listening\n\n"
         while True:
             event: TurnEvent | Gap | None = None

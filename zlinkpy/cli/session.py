@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 import trio
-from attrs import fields
+from attrs import evolve, fields
 
 from zlinkpy.cli.exit_codes import EPILOG, ExitCode
 from zlinkpy.cli.failures import ReportingCommand
@@ -41,6 +41,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DEFAULTS = RouterConfig()
 _LOOK_SECONDS = 0.1
+_UNKNOWN = "unknown"
+"""Stands for the handler until the session's record has been read."""
 _SHORTEST_WAIT = 2.0
 """Seconds; the last one of a wait is for taking the message back."""
 
@@ -130,21 +132,23 @@ def submit(
     output = Output(as_json=as_json)
     options = {name: _value(value) for name, value in split_pairs(pairs, "--option").items()}
 
+    try:
+        request = SubmitRequest(
+            session_id=session_id,
+            handler_ref=handler if handler is not None else _UNKNOWN,
+            input=text,
+            handler_variant=variant,
+            submit_options=options,
+            idempotency_key=key,
+            priority=Priority[priority.upper()],
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
     async def act(by: Bystander, progress: _Progress) -> tuple[SubmitDisposition, TurnResult | None]:
         facts = await by.look(session_id)
-        try:
-            request = SubmitRequest(
-                session_id=session_id,
-                handler_ref=handler or _bound(facts, session_id),
-                input=text,
-                handler_variant=variant,
-                submit_options=options,
-                idempotency_key=key,
-                priority=Priority[priority.upper()],
-            )
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
-        disposition = await by.router.submit(request)
+        ref = handler if handler is not None else _bound(facts, session_id)
+        disposition = await by.router.submit(evolve(request, handler_ref=ref))
         if no_wait:
             return disposition, None
         held = "the node that holds it" if facts.holder is not None else "a node to take it"
@@ -180,7 +184,7 @@ def submit(
 
 def _bound(facts: SessionFacts, session_id: str) -> str:
     if facts.record is None or facts.record.handler_ref is None:
-        raise click.UsageError(f"session {session_id} is bound to no handler yet: give --handler REF")
+        raise NotFoundError(f"session {session_id} is bound to no handler yet: give --handler REF")
     return facts.record.handler_ref
 
 

@@ -81,6 +81,7 @@ class Submitted:
     key: str | None
     at: float
     is_forwarded: bool
+    is_attached: bool
     settled_at: float | None = None
     settlements: int = 0
     error: BaseException | None = None
@@ -391,6 +392,6 @@ class World:
                 self.written.add(arguments[4])
             self.reached[f"commit {answer.value}"] += 1
         elif name in ("acquire_holder", "release_holder", "mark_done", "put_if_absent", "discard_reservation"):
-            self.note(name, node.name, arguments[0], getattr(answer, "value", type(answer).__name__ if not isinstance(answer, bool) else answer))
+            self.note(name, node.name, arguments[0], answer if isinstance(answer, bool) else type(answer).__name__)
             if name == "acquire_holder" and not answer:
                 self.reached["refused takeover"] += 1

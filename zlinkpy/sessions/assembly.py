@@ -129,6 +129,7 @@ def stores_at(url: str) -> SessionStores:
 
 
 def _journal(stores: SessionStores) -> EventJournal:
+    """The journal that goes with the stores: events are kept where the sessions are."""
     if isinstance(stores.backend, RedisBackend):
         return RedisEventJournal(stores.backend)
     return MemoryEventJournal()

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from zlinkpy.sessions.event_streams import EventStream
 from zlinkpy.sessions.events import TurnEvent
-from zlinkpy.sessions.payloads import EventCodec
-from zlinkpy.sessions.session_events import SessionEvents
-from zlinkpy.sessions.spi import SignalHandler
 from zlinkpy.sessions.types import SessionSignal
-
-if TYPE_CHECKING:
-    from zlinkpy.sessions.core import RouterCore
 
 
 class TurnRelay(Protocol):
@@ -66,15 +60,3 @@ class EventRail(Protocol):
     def subscribe(self, session_id: str, from_seq: int | None) -> EventStream:
         """The session's events from now on, or the active turn's from a number on (SR-397, SR-456)."""
         ...
-
-
-def open_event_rail(core: RouterCore, codec: EventCodec, handler: SignalHandler) -> EventRail:
-    """The event side of the router of `core`."""
-    return SessionEvents(
-        bus=core.bus,
-        journal=core.journal,
-        codec=codec,
-        sign=core.signal,
-        handler=handler,
-        drain_timeout=core.config.relay_close_drain_timeout,
-    )

@@ -115,7 +115,8 @@ class Forwards:
 
     async def _expire(self, forward: Waiting) -> None:
         """One last look; then the message is taken back, so that nothing runs behind the caller's retry (SR-435)."""
-        with trio.move_on_after(LAST_SECOND):
+        # A little less: what hangs must not make the future late.
+        with trio.move_on_after(0.9 * LAST_SECOND):
             await self.look(forward, is_last=True)
             if forward.waiting:
                 await self.take_back(forward)

@@ -133,7 +133,9 @@ def test_what_the_router_does_not_take() -> None:
     assert one._core.store is not two._core.store
     names = set(inspect.signature(SessionRouter.__init__).parameters)
     assert names & {"record_store", "lease_store"} == {"record_store", "lease_store"}
-    assert not [name for name in names if any(part in name for part in ("renew", "publisher", "cache", "session_store"))]
+    assert not [
+        name for name in names if any(part in name for part in ("renew", "publisher", "cache", "session_store"))
+    ]
 
 
 @pytest.mark.contract("SR-011", "SR-393")
@@ -157,7 +159,9 @@ def test_only_the_assembly_knows_back_ends() -> None:
     back_ends: set[str] = set()
     for path in SESSIONS.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported = {name.rpartition(".")[2] for _, name in imported_modules(tree) if name.startswith("zlinkpy.sessions")}
+        imported = {
+            name.rpartition(".")[2] for _, name in imported_modules(tree) if name.startswith("zlinkpy.sessions")
+        }
         is_back_end = path.stem.startswith(("memory_", "redis_", "mesh_", "split_")) or path.stem in BACK_ENDS
         if is_back_end:
             back_ends.add(path.stem)

@@ -366,6 +366,9 @@ class Unreadable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    async def is_empty(self, session_id: str) -> bool:
+        return not self._entries and await self._inner.is_empty(session_id)
+
     async def collect(self, session_id: str, upto: Priority, batch_id: str | None = None) -> CollectedBatch:
         batch = await self._inner.collect(session_id, upto, batch_id)
         found, self._entries = self._entries, []
@@ -373,9 +376,7 @@ class Unreadable:
 
 
 @pytest.mark.contract("SR-203", "SR-204")
-async def test_entries_that_cannot_be_read(
-    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_entries_that_cannot_be_read(autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     entries = [
         UnreadableEntry("1", "t-both", "both", "broken"),
@@ -593,7 +594,9 @@ async def test_a_commit_whose_answer_is_lost(autojump_clock: trio.abc.Clock) -> 
 
 
 @pytest.mark.contract("SR-447")
-@pytest.mark.parametrize("reason", [InterruptReason.SYSTEM_SHUTDOWN, InterruptReason.SESSION_RELEASED, InterruptReason.USER])
+@pytest.mark.parametrize(
+    "reason", [InterruptReason.SYSTEM_SHUTDOWN, InterruptReason.SESSION_RELEASED, InterruptReason.USER]
+)
 async def test_what_is_kept_of_an_interrupted_turn(autojump_clock: trio.abc.Clock, reason: InterruptReason) -> None:
     world = World()
     async with cluster(world, "n1") as [router]:

@@ -58,19 +58,9 @@ def counting(*names: str) -> tuple[Any, list[str]]:
 
 
 def kill(world: World, router: SessionRouter, node: str) -> None:
-    """Nothing that the node asks reaches a store from here on."""
-    before = world.before_call
-
-    async def dead(caller: str, name: str, arguments: tuple[Any, ...]) -> None:
-        if caller == node:
-            await trio.sleep_forever()
-        if before is not None:
-            await before(caller, name, arguments)
-
-    world.before_call = dead
+    """Nothing that the node says or asks gets out from here on, and nothing gets in."""
+    world.dead.add(node)
     router._core.is_closed = True
-    for nursery in ("turn_nursery", "forward_nursery"):
-        del nursery
 
 
 # -- keys
@@ -165,7 +155,14 @@ def test_the_hash_of_an_input() -> None:
     one, two = Part("image", "image/png", b"1"), Part("image", "image/png", b"2")
     assert digest("caf\u00e9\r\n") == digest("cafe\u0301\n")
     assert len(digest("")) == 64
-    different = [digest("x"), digest("x", one), digest("x", two), digest("x", one, two), digest("x", two, one), digest("y")]
+    different = [
+        digest("x"),
+        digest("x", one),
+        digest("x", two),
+        digest("x", one, two),
+        digest("x", two, one),
+        digest("y"),
+    ]
     different.append(digest("x", Part("image", "image/jpeg", b"1")))
     assert len(set(different)) == len(different)
 
@@ -203,7 +200,6 @@ async def test_a_holder_that_dies(autojump_clock: trio.abc.Clock) -> None:
             again = await submit(two, key="k")
             (await world.turn(3)).finish("again")
             assert (await settled(again)).answer == "again"
-        world.before_call = None
 
 
 @pytest.mark.contract("SR-423", "SR-422")
@@ -494,7 +490,7 @@ async def test_a_store_that_never_answers_a_poll(autojump_clock: trio.abc.Clock,
             assert isinstance(error.__cause__, IdempotencyStoreError) == (how == "raises")
         assert trio.current_time() - begin <= 301
         assert rung == []
-        assert how == "hangs" or len(world.calls("is_empty")) == 19
+        assert how == "hangs" or len(world.calls("is_empty")) >= 19
 
 
 @pytest.mark.contract("SR-225")

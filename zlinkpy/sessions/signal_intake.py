@@ -154,7 +154,7 @@ class SignalIntake:
             return not due
 
     def claim(self) -> bool:
-        """True when nothing waits and no burst is due: the caller may hand out one signal itself. A burst is then due."""
+        """True when nothing waits and no burst is due: the caller hands out one signal itself. A burst is then due."""
         with self._lock:
             due, self._due = self._due, True
             return not due

@@ -15,7 +15,7 @@ from rich.console import Console
 from benchmarks.harness import BenchmarkError, Measure, Program, compare, machine, table
 
 FIRST_EVENT = Program(module="benchmarks.subjects.session_first_event")
-RENEWAL = Program(module="benchmarks.subjects.session_renewal")
+RENEWAL = Program(module="benchmarks.subjects.session_renewal", limit=600.0)
 RUNS = 3
 
 MEASURES: tuple[Measure, ...] = (

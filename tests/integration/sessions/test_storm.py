@@ -1,4 +1,4 @@
-"""A small one of `make bench-sessions`."""
+"""`make bench-sessions`, with small numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from benchmarks.harness import Program, run_program
 from benchmarks.sessions import storm
 
 
@@ -22,3 +23,21 @@ def test_nodes_die_and_nothing_runs_twice_for_another_reason(capfd: pytest.Captu
     assert figures["nodes_killed"] >= 2
     assert figures["turns"] >= figures["submits"]
     assert set(figures["errors_told"]) <= {"HolderLostError", "ReservationLostError", "ForwardTimeoutError"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "metrics"),
+    [
+        (Program(module="benchmarks.subjects.session_first_event", arguments=("--turns", "20")), {"p50_ms", "p95_ms"}),
+        (
+            Program(module="benchmarks.subjects.session_renewal", arguments=("--leases", "50", "--seconds", "12")),
+            {"worst_late_ms", "lost", "extended", "set_up_s"},
+        ),
+    ],
+)
+def test_the_programs_that_measure_still_run(program: Program, metrics: set[str]) -> None:
+    figures = run_program(program)
+    assert set(figures) == metrics
+    assert figures.get("lost", 0) == 0
+    assert figures.get("extended", 50) >= 50

@@ -36,6 +36,7 @@ from zlinkpy.sessions.errors import (
     ConflictingHandlerError,
     IdempotencyStoreError,
     NotHolderError,
+    RouterClosedError,
     SessionBackendError,
     SessionError,
     SessionInboxError,
@@ -434,11 +435,15 @@ class TurnPass:
         message, delivery_id = work.message, f"{work.turn_id}/{work.message.id}"
         forward = None
         if work.future is not None:
-            # The caller's future lives on as that of a forwarded turn (SR-438).
             delivery_id = work.turn_id
-            forward = self._forwards.register(
-                self._session_id, work.turn_id, work.future, key=work.key, epoch=message.epoch
-            )
+            try:
+                # The caller's future lives on as that of a forwarded turn (SR-438).
+                forward = self._forwards.register(
+                    self._session_id, work.turn_id, work.future, key=work.key, epoch=message.epoch
+                )
+            except RouterClosedError as error:
+                # As of any forward that a closing router leaves behind: the message runs elsewhere all the same.
+                work.future.set(error)
         try:
             inbox_id = await deliver(self._core, message, delivery_id)
         except SessionInboxError as error:

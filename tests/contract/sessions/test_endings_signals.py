@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -76,6 +78,30 @@ async def test_a_yield_during_a_turn(autojump_clock: trio.abc.Clock) -> None:
         for each in found:
             await settled(each)
         assert [each.text for each in world.turns] == ["hello", "m0", "m1", "m2"]
+
+
+@pytest.mark.contract("SR-305", "SR-308")
+async def test_a_yield_before_the_handle_is_open(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    world.behave = at_once
+    async with cluster(world, "n1") as [router]:
+        await router._subscriptions.ensure("s")
+        await world.stores.inbox.deliver(InboundMessage("s", "chat", "waits"))
+
+        async def asked(_: str, name: str, __: tuple[Any, ...]) -> None:
+            if name == "collect":
+                world.before_call = None
+                await world.bus.publish(SessionSignal("s", SignalKind.YIELD, "n9", {}))
+                await trio.sleep(0.1)
+
+        world.before_call = asked
+        router._core.ring("s")
+        await trio.sleep(0.3)
+        assert await world.holder() is None
+        assert not world.turns
+        await trio.sleep(1)
+        assert [turn.text for turn in world.turns] == ["waits"]
+        assert await world.holder() == "n1"
 
 
 @pytest.mark.contract("SR-310", "SR-312")

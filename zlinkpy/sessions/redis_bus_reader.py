@@ -225,6 +225,9 @@ class ReaderThread:
                 self._received(response[2])
             elif kind in (b"subscribe", b"unsubscribe"):
                 self._confirm(response[1])
+            if self._changed:
+                # Somebody found no room for a command. The server reads, or this would not have come.
+                self._reconcile(0.0)
 
     def _ping(self, connection: Any) -> None:
         with self._writing:

@@ -100,14 +100,10 @@ class RedisInbox:
         limit = checked_limit(limit)
         arguments: list[Any] = [checked_age(older_than), limit]
         if cursor is not None:
-            score, colon, session_id = cursor.partition(":")
-            if not colon or not score.isdecimal():
-                raise ValueError("the cursor is not one that scan_pending gave out")
-            arguments += [score, session_id]
+            arguments += _place(cursor)
         found = await self._backend.call(SessionInboxError, "read", _SCAN, [self._index], arguments, _pending)
-        sessions = [session_id for session_id, _ in found]
-        last = f"{found[-1][1]}:{found[-1][0]}" if len(found) == limit else None
-        return sessions, last
+        cursor = ":".join(found[-1]) if len(found) == limit else None
+        return [session_id for _, session_id in found if _is_text(session_id)], cursor
 
     def _tiers(self, session_id: str) -> list[bytes]:
         return [self._backend.session_key(session_id, "in", str(tier)) for tier in range(3)]
@@ -123,6 +119,23 @@ def _texts(answer: list[Any]) -> list[str]:
     return list(dict.fromkeys(key.decode("utf-8", "replace") for key in answer))
 
 
-def _pending(answer: list[Any]) -> list[tuple[str, int]]:
-    pairs = zip(answer[::2], answer[1::2], strict=True)
-    return [(session_id.decode("utf-8", "replace"), int(float(score))) for session_id, score in pairs]
+def _pending(answer: list[Any]) -> list[tuple[str, str]]:
+    pairs = zip(answer[1::2], answer[::2], strict=True)
+    return [(score.decode(), session_id.decode("utf-8", "surrogateescape")) for score, session_id in pairs]
+
+
+def _place(cursor: str) -> tuple[str, bytes]:
+    """Score and member behind which a listing goes on."""
+    score, colon, session_id = cursor.partition(":")
+    try:
+        float(score)
+    except ValueError:
+        colon = ""
+    if not colon:
+        raise ValueError("the cursor is not one that scan_pending gave out")
+    return score, session_id.encode("utf-8", "surrogateescape")
+
+
+def _is_text(session_id: str) -> bool:
+    """False for a member of the index that is no session id: bytes of a stranger."""
+    return not any("\udc80" <= character <= "\udcff" for character in session_id)

@@ -178,7 +178,7 @@ class NodeSessionStore:
         await self._give_back(lease)
         if holder is None or holder.token == lease.token:
             raise SessionRecordError(
-                "the record's fence is ahead of the tokens of the lease store: it lost its data and its clock is behind",
+                "the record's fence is ahead of the tokens of the lease store: it lost its data, its clock is behind",
                 applied="no",
             )
         return holder

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgpack
 
 from zlinkpy.sessions.errors import SignalPayloadError
+from zlinkpy.sessions.payloads.values import pack, unpack
 from zlinkpy.sessions.types import SessionSignal, SignalKind
 from zlinkpy.telemetry import get_logger
 
@@ -26,7 +27,7 @@ MAX_SIGNAL_BYTES: Final = 4 << 20
 MiB a Redis server lets a subscriber lag by default. The answer of a turn is the only thing that comes near it; whoever
 waits for a larger one gets it from the idempotency store."""
 
-MAX_DEPTH: Final = 16
+MAX_DEPTH: Final = 32
 """How deep maps and lists of a payload nest."""
 
 _SESSION_BYTES: Final = 512
@@ -45,7 +46,7 @@ def encode_signal(signal: SessionSignal) -> bytes:
     payload = signal.payload
     _check(payload, "payload", 0)
     try:
-        data: bytes = msgpack.packb(
+        data = pack(
             {
                 "s": signal.session_id,
                 "k": signal.kind.value,
@@ -54,7 +55,7 @@ def encode_signal(signal: SessionSignal) -> bytes:
                 "p": payload if type(payload) is dict else dict(payload),
             }
         )
-    except (UnicodeEncodeError, ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise SignalPayloadError(f"{signal.kind.value}: the signal cannot be encoded ({error})") from None
     if len(data) > MAX_SIGNAL_BYTES:
         raise SignalPayloadError(
@@ -87,12 +88,12 @@ def _check(value: Any, place: str, depth: int) -> None:
         )
 
 
-def decode_signal(data: bytes | memoryview) -> SessionSignal | None:
+def decode_signal(data: bytes) -> SessionSignal | None:
     """The signal in `data`; None, and one warning, for anything this build cannot read. Never raises."""
     if len(data) > MAX_SIGNAL_BYTES:
         return _dropped(f"it has {len(data)} bytes")
     try:
-        signal = msgpack.unpackb(data)
+        signal = unpack(data)
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:
         return _dropped(f"it does not decode: {type(error).__name__}")
     if type(signal) is not dict:

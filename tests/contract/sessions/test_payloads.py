@@ -32,13 +32,12 @@ from zlinkpy.sessions.payloads import (
     Yield,
     decode_outcome,
     decode_result,
-    decode_signal,
     decode_status,
     encode_outcome,
     encode_result,
-    encode_signal,
     encode_status,
 )
+from zlinkpy.sessions.signal_codec import decode_signal, encode_signal
 from zlinkpy.sessions.types import (
     FailureCode,
     InterruptReason,

@@ -13,7 +13,6 @@ from zlinkpy.sessions.payloads.results import (
     encode_outcome,
     encode_result,
 )
-from zlinkpy.sessions.payloads.signals import decode_signal, encode_signal
 from zlinkpy.sessions.payloads.status import decode_status, encode_status
 
 __all__ = [
@@ -27,11 +26,9 @@ __all__ = [
     "decode_envelope",
     "decode_outcome",
     "decode_result",
-    "decode_signal",
     "decode_status",
     "encode_envelope",
     "encode_outcome",
     "encode_result",
-    "encode_signal",
     "encode_status",
 ]

@@ -157,7 +157,6 @@ NOT_PLAIN = [
     {"number": 2**64},
     {"number": -(2**63) - 1},
     {"keys": {1: "one"}},
-    {"text": "\ud800"},
     {"large": "x" * (4 << 20)},
 ]
 
@@ -175,7 +174,7 @@ async def test_what_is_not_plain_is_refused_and_nothing_is_delivered(buses: Buse
     one, two = await buses.node(), await buses.node()
     ears = Ears()
     await two.subscribe("s", ears)
-    for payload in (*NOT_PLAIN, nested(16)):
+    for payload in (*NOT_PLAIN, nested(32)):
         with pytest.raises(SignalPayloadError) as refused:
             await one.publish(SessionSignal("s", kind, "n1", payload))
         assert len(str(refused.value)) < 400
@@ -207,11 +206,11 @@ async def test_a_plain_payload_arrives_equal_and_is_nobody_elses(buses: Buses) -
     ears, others = Ears(), Ears()
     await two.subscribe("s", ears)
     await two.subscribe("s", others)
-    sent = SessionSignal("s", SignalKind.EVENT, "n1", PLAIN | nested(15))
+    sent = SessionSignal("s", SignalKind.EVENT, "n1", PLAIN | nested(31))
     await one.publish(sent)
     await others.count(1)
     (received,) = ears
-    assert received.payload == PLAIN | nested(15)
+    assert received.payload == PLAIN | nested(31)
     assert [type(value) for value in received.payload.values()] == [type(value) for value in sent.payload.values()]
     assert received.payload["list"] is not PLAIN["list"]
     assert received.payload["map"] is not PLAIN["map"]

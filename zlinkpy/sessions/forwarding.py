@@ -72,8 +72,9 @@ class Forwards:
                 if step is ForwardStep.EXPIRE:
                     await self._expire(forward)
 
-    async def look(self, forward: Waiting) -> None:
-        """Ask the store what became of the key."""
+    async def look(self, forward: Waiting, *, at_deadline: bool = False) -> None:
+        """Ask the store what became of the key. At the deadline only a result counts: the reservation of a message
+        that nobody collected ends then by itself (SR-436)."""
         if forward.key is None:
             return
         try:
@@ -90,7 +91,7 @@ class Forwards:
         )
         if found is Looked.COMPLETE and entry is not None and entry.result is not None:
             self.settle(forward, entry.result)
-        elif found is Looked.GONE:
+        elif found is Looked.GONE and not at_deadline:
             self.settle(
                 forward,
                 ReservationLostError(
@@ -114,7 +115,7 @@ class Forwards:
     async def _expire(self, forward: Waiting) -> None:
         """One last look; then the message is taken back, so that nothing runs behind the caller's retry (SR-435)."""
         with trio.move_on_after(LAST_SECOND):
-            await self.look(forward)
+            await self.look(forward, at_deadline=True)
             if forward.waiting:
                 await self.take_back(forward)
         error = ForwardTimeoutError(

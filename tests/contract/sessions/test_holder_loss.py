@@ -80,6 +80,9 @@ async def test_recovering_leaves_a_successor_alone(autojump_clock: trio.abc.Cloc
         assert (turn.session.interrupts, turn.session.closed) == ([], 0)
         turn.finish("undisturbed")
         assert (await settled(submitted)).answer == "undisturbed"
+        await wait_all_tasks_blocked()
+        assert turn.session.closed == 0
+        assert await scene.holder() == "n2"
 
 
 @pytest.mark.contract("SR-244")

@@ -81,6 +81,7 @@ class Submitted:
     key: str | None
     at: float
     is_forwarded: bool
+    is_attached: bool
     settled_at: float | None = None
     settlements: int = 0
     error: BaseException | None = None
@@ -200,8 +201,10 @@ class Worker:
         try:
             with trio.move_on_after(chance.choice((0.0, 0.2, 1.0, 3.0, 8.0))):
                 await self._stop.wait()
-                if chance.random() < 0.8:
-                    run.result = "stopped"
+                if chance.random() < 0.3:
+                    world.reached["interrupt ignored"] += 1
+                    await trio.sleep_forever()
+                run.result = "stopped"
             await trio.lowlevel.checkpoint()
             if not run.result:
                 run.result = "failed" if chance.random() < 0.1 else "ok"
@@ -389,6 +392,6 @@ class World:
                 self.written.add(arguments[4])
             self.reached[f"commit {answer.value}"] += 1
         elif name in ("acquire_holder", "release_holder", "mark_done", "put_if_absent", "discard_reservation"):
-            self.note(name, node.name, arguments[0], getattr(answer, "value", type(answer).__name__ if not isinstance(answer, bool) else answer))
+            self.note(name, node.name, arguments[0], answer if isinstance(answer, bool) else type(answer).__name__)
             if name == "acquire_holder" and not answer:
                 self.reached["refused takeover"] += 1

@@ -20,8 +20,11 @@ from zlinkpy.entropy import Entropy
 from zlinkpy.errors import ConfigurationError
 from zlinkpy.sessions.backends import SessionStores, memory_session_stores, open_session_stores
 from zlinkpy.sessions.memory_bus import MemorySignalBus
+from zlinkpy.sessions.memory_journal import MemoryEventJournal
 from zlinkpy.sessions.mesh_bus import MeshSignalBus, SessionMesh
+from zlinkpy.sessions.redis_backend import RedisBackend
 from zlinkpy.sessions.redis_bus import RedisSignalBus
+from zlinkpy.sessions.redis_journal import RedisEventJournal
 from zlinkpy.sessions.session_store import NodeSessionStore
 from zlinkpy.sessions.spi import (
     EventJournal,
@@ -111,14 +114,21 @@ def assemble(config: RouterConfig, entropy: Entropy, given: Given, node_id: str 
         inbox=given.inbox or stores.inbox,
         idempotency=given.idempotency_store or stores.idempotency,
         bus=given.bus or own_bus or MemorySignalBus(),
-        journal=given.journal,
+        journal=given.journal or _journal(stores),
         stores=stores,
         own_bus=own_bus,
     )
 
 
+def _journal(stores: SessionStores) -> EventJournal:
+    """The journal that goes with the stores: events are kept where the sessions are."""
+    if isinstance(stores.backend, RedisBackend):
+        return RedisEventJournal(stores.backend)
+    return MemoryEventJournal()
+
+
 def _stores(config: RouterConfig, given: Given, in_memory: bool) -> SessionStores:
-    ttls = {"primary_ttl": config.idempotency_primary_ttl, "stale_retention": config.stale_retention}
+    primary, retention = config.idempotency_primary_ttl, config.stale_retention
     if in_memory or given.url is None:
-        return memory_session_stores(**ttls)
-    return open_session_stores(given.url, **ttls)
+        return memory_session_stores(primary_ttl=primary, stale_retention=retention)
+    return open_session_stores(given.url, primary_ttl=primary, stale_retention=retention)

@@ -162,6 +162,7 @@ class RouterCore:
         self.poll_limit = trio.CapacityLimiter(4)
         self.cache: HandleCache
         self.renewer: LeaseRenewer
+        self.ensure_subscribed: Callable[[str], Awaitable[None]]
         self.start_drain: Callable[[SessionSeat[HeldLease]], None]
         self._left: dict[str, trio.Event] = {}
         self._returned = trio.Event()

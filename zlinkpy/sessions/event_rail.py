@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
-from attrs import evolve
+from typing import Protocol
 
 from zlinkpy.sessions.events import Gap, TurnEvent
 from zlinkpy.sessions.types import SessionSignal
-from zlinkpy.sessions.spi import SignalHandler
-from zlinkpy.sessions.payloads import EventCodec
-if TYPE_CHECKING:
-    from zlinkpy.sessions.core import RouterCore
-
 
 
 class TurnRelay(Protocol):
@@ -65,52 +59,3 @@ class EventRail(Protocol):
     def subscribe(self, session_id: str, from_seq: int | None) -> AsyncIterator[TurnEvent | Gap]:
         """The session's events from now on, or the active turn's from a number on (SR-397, SR-456)."""
         ...
-
-
-def open_event_rail(core: RouterCore, codec: EventCodec, handler: SignalHandler) -> EventRail:
-    return _Plain(core)
-
-
-class _PlainRelay:
-    def __init__(self, rail: _Plain, session_id: str, turn_id: str) -> None:
-        self.rail, self.session_id, self.turn_id, self.seq = rail, session_id, turn_id, 0
-
-    def emit(self, event: TurnEvent) -> None:
-        self.seq += 1
-        self.rail.emit(self.session_id, evolve(event, turn_id=self.turn_id, seq=self.seq))
-
-    async def aclose(self) -> None:
-        pass
-
-
-class _Plain:
-    def __init__(self, core: RouterCore) -> None:
-        self.seen: list[tuple[str, TurnEvent]] = []
-        self.completed: list[str] = []
-
-    def services(self):
-        return ()
-
-    def open_relay(self, session_id, turn_id):
-        return _PlainRelay(self, session_id, turn_id)
-
-    def emit(self, session_id, event):
-        self.seen.append((session_id, event))
-
-    async def publish(self, session_id, event):
-        pass
-
-    def received(self, signal):
-        pass
-
-    def complete(self, session_id):
-        self.completed.append(session_id)
-
-    def complete_all(self):
-        pass
-
-    def has_subscribers(self, session_id):
-        return False
-
-    def subscribe(self, session_id, from_seq):
-        raise NotImplementedError

@@ -72,9 +72,8 @@ class Forwards:
                 if step is ForwardStep.EXPIRE:
                     await self._expire(forward)
 
-    async def look(self, forward: Waiting, *, at_deadline: bool = False) -> None:
-        """Ask the store what became of the key. At the deadline only a result counts: the reservation of a message
-        that nobody collected ends then by itself (SR-436)."""
+    async def look(self, forward: Waiting, *, is_last: bool = False) -> None:
+        """Ask the store what became of the key. At the deadline the reservation ends as well, which says nothing."""
         if forward.key is None:
             return
         try:
@@ -91,7 +90,7 @@ class Forwards:
         )
         if found is Looked.COMPLETE and entry is not None and entry.result is not None:
             self.settle(forward, entry.result)
-        elif found is Looked.GONE and not at_deadline:
+        elif found is Looked.GONE and not is_last:
             self.settle(
                 forward,
                 ReservationLostError(
@@ -102,6 +101,8 @@ class Forwards:
 
     async def _ring_again(self, forward: Waiting) -> None:
         core = self._core
+        # The bus may not have taken the subscription when the turn was submitted.
+        await core.ensure_subscribed(forward.session_id)
         try:
             async with core.poll_limit:
                 if await core.inbox.is_empty(forward.session_id):
@@ -114,8 +115,9 @@ class Forwards:
 
     async def _expire(self, forward: Waiting) -> None:
         """One last look; then the message is taken back, so that nothing runs behind the caller's retry (SR-435)."""
-        with trio.move_on_after(LAST_SECOND):
-            await self.look(forward, at_deadline=True)
+        # A little less: what hangs must not make the future late.
+        with trio.move_on_after(0.9 * LAST_SECOND):
+            await self.look(forward, is_last=True)
             if forward.waiting:
                 await self.take_back(forward)
         error = ForwardTimeoutError(

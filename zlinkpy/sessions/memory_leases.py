@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from zlinkpy.sessions.arguments import checked_id, checked_millis, checked_optional_id
 from zlinkpy.sessions.errors import SessionLeaseError
@@ -85,8 +85,9 @@ class MemoryLeaseStore:
             if attempt is None or held.attempt != attempt or held.lease.holder_id != holder_id:
                 return self._described(held)
             # The caller takes its lease to begin now, so it must also end that much later.
-            self._held.put(session_id, held, millis)
-            return held.lease
+            lease = evolve(held.lease, duration=duration)
+            self._held.put(session_id, _Held(lease, attempt), millis)
+            return lease
         now = self._now()
         last = max(self._fences.get(session_id) or 0, self._recorded(session_id))
         token = max(last + 1, now * 1000)

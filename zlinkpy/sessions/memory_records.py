@@ -16,7 +16,7 @@ from zlinkpy.sessions.types import SessionRecordView, Write
 
 
 @define
-class _Record:
+class _SessionRecord:
     fence: int = 0
     ref: str | None = None
     state: bytes | None = None
@@ -31,7 +31,7 @@ class MemoryRecordStore:
     def __init__(self, backend: MemoryBackend | None = None, *, leases: MemoryLeaseStore | None = None) -> None:
         self.backend = backend or MemoryBackend()
         self._leases = leases
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, _SessionRecord] = {}
         if leases is not None:
             leases.lie_beside(self._fence)
 
@@ -70,7 +70,7 @@ class MemoryRecordStore:
     def _provision(
         self, session_id: str, handler_ref: str | None, fence: int
     ) -> SessionRecordView | Literal[Write.FENCED]:
-        record = self._records.get(session_id) or _Record()
+        record = self._records.get(session_id) or _SessionRecord()
         if fence < record.fence or (fence and self._lease_differs(session_id, fence)):
             return Write.FENCED
         record.fence = fence
@@ -111,5 +111,5 @@ class MemoryRecordStore:
         return self._leases is not None and self._leases.current_token(session_id) != fence
 
 
-def _view(session_id: str, record: _Record) -> SessionRecordView:
+def _view(session_id: str, record: _SessionRecord) -> SessionRecordView:
     return SessionRecordView(session_id, record.ref, record.state, record.version, unpack(record.attrs))

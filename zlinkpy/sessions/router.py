@@ -18,6 +18,7 @@ that one that is slow or blocked costs no other (facts §7; SR-014..017):
     forward polls         forward nursery, a task per forward   4 calls at once
     closing of handles    teardown nursery                      8 at once
     delayed rings, writes background nursery                    -
+    event relays          one task                              a batch a turn
     lease renewal         threads, or a task per lease          a connection each
     sweeps                one task each                         -
 """
@@ -38,7 +39,6 @@ from zlinkpy.sessions.core import HeldLease, RouterCore
 from zlinkpy.sessions.dispatch import Dispatch, interrupt_here
 from zlinkpy.sessions.endings import Endings, PurgeHook
 from zlinkpy.sessions.errors import SessionSignalError
-from zlinkpy.sessions.event_rail import open_event_rail
 from zlinkpy.sessions.events import Gap, TurnEvent
 from zlinkpy.sessions.forwarding import Forwards
 from zlinkpy.sessions.futures import SubmitDisposition
@@ -49,6 +49,7 @@ from zlinkpy.sessions.metrics import MetricsPort
 from zlinkpy.sessions.payloads import EventCodec, Interrupt
 from zlinkpy.sessions.recovery import OrphanScan, Recovery
 from zlinkpy.sessions.renewal import LeaseRenewer
+from zlinkpy.sessions.session_events import SessionEvents
 from zlinkpy.sessions.settlement import Settlement
 from zlinkpy.sessions.spi import (
     EventJournal,
@@ -158,8 +159,16 @@ class SessionRouter:
         )
         dispatch.forwards, dispatch.endings, dispatch.status = self._forwards, self._endings, self._status
         core.renewer = LeaseRenewer(core)
-        core.events = open_event_rail(core, event_codec or EventCodec(), dispatch.received)
+        core.events = SessionEvents(
+            bus=parts.bus,
+            journal=parts.journal,
+            codec=event_codec or EventCodec(),
+            sign=core.signal,
+            handler=dispatch.received,
+            drain_timeout=self.config.relay_close_drain_timeout,
+        )
         core.start_drain = self._start_drain
+        core.ensure_subscribed = self._subscriptions.ensure
         core.cache = HandleCache(
             idle_ttl=self.config.idle_ttl,
             limit=self.config.max_cached_sessions,

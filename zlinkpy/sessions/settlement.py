@@ -18,7 +18,7 @@ import trio
 from attrs import define, field
 
 from zlinkpy.sessions.core import HeldLease, RouterCore, log
-from zlinkpy.sessions.errors import IdempotencyStoreError, SessionBackendError
+from zlinkpy.sessions.errors import SessionBackendError
 from zlinkpy.sessions.forwarding import Forwards
 from zlinkpy.sessions.futures import TurnFuture
 from zlinkpy.sessions.payloads import TurnFailure, TurnOutcome, encode_outcome
@@ -105,8 +105,15 @@ class Settlement:
         work.is_bound = False
 
     async def succeed(self, work: Work, result: TurnResult, held: HeldLease, *, cached: bool) -> None:
-        """The turn returned a result; `cached` False: it was stopped, and a retry shall run again."""
+        """The turn returned a result; `cached` False: it was stopped, and a retry shall run again.
+
+        Neither this nor `fail` raises or is cut short: nobody else would tell who waits. Both end in bounded time.
+        """
         work.is_settled = True
+        with trio.CancelScope(shield=True):
+            await self._succeed(work, result, held, cached=cached)
+
+    async def _succeed(self, work: Work, result: TurnResult, held: HeldLease, *, cached: bool) -> None:
         if not cached:
             await self.free_key(work)
         elif work.key is not None and work.reserver is not None and work.takeover is not None and work.takeover.write:
@@ -114,8 +121,8 @@ class Settlement:
                 await self._core.idempotency.mark_done(
                     work.key, result, work.reserver, allow_unheld=work.takeover.allow_unheld
                 )
-            except SessionBackendError as error:
-                log.warning("the result of a turn could not be written yet: %s", error)
+            except Exception as error:  # noqa: BLE001 - a store of the application's may raise anything
+                log.warning("the result of a turn could not be written yet: %r", error)
                 self._core.background_nursery.start_soon(self._write_later, work, result)
         await self._announce(work, result)
         self.unbind(work, held)
@@ -125,9 +132,10 @@ class Settlement:
         if work.is_settled:
             return
         work.is_settled = True
-        await self.free_key(work)
-        self.unbind(work, held)
-        await self._announce(work, failure)
+        with trio.CancelScope(shield=True):
+            await self.free_key(work)
+            self.unbind(work, held)
+            await self._announce(work, failure)
 
     async def fail_address(self, session_id: str, turn_id: str | None, key: str | None, failure: TurnFailure) -> None:
         """Fail whoever waits for an entry that cannot be read (SR-203, SR-204)."""
@@ -155,8 +163,8 @@ class Settlement:
                         return
                     if discard:
                         await idempotency.discard_reservation(key)
-                except SessionBackendError as error:
-                    log.warning("a key was not freed yet: %s", error)
+                except Exception as error:  # noqa: BLE001 - a store of the application's may raise anything
+                    log.warning("a key was not freed yet: %r", error)
                     await trio.sleep(KEY_PAUSE)
                     continue
                 return
@@ -174,8 +182,8 @@ class Settlement:
                     await idempotency.mark_done(
                         work.key, result, work.reserver, allow_unheld=work.takeover.allow_unheld
                     )
-                except IdempotencyStoreError as error:
-                    log.debug("the result of a turn could not be written yet: %s", error)
+                except Exception as error:  # noqa: BLE001 - as above
+                    log.debug("the result of a turn could not be written yet: %r", error)
                     continue
                 return
 

@@ -400,9 +400,21 @@ class EventJournal(Protocol):
     """A turn's events, for subscribers that come late (SR-397..401). Errors: SessionBackendError."""
 
     async def append(self, session_id: str, turn_id: str, frames: Sequence[JournalFrame]) -> None:
-        """Add frames in order of their numbers."""
+        """Add frames in order of their numbers; the turn is the session's current one from then on.
+
+        What is too much goes by grade, oldest first; structural frames stay (SR-399). Frames that are there already
+        are left alone.
+        """
         ...
 
     async def read(self, session_id: str, turn_id: str, from_seq: int) -> list[JournalFrame]:
         """The frames kept from `from_seq` on, in order."""
+        ...
+
+    async def current(self, session_id: str) -> str | None:
+        """The turn that was appended to last; None once it is finished, or nothing is known."""
+        ...
+
+    async def finish(self, session_id: str, turn_id: str) -> None:
+        """The turn is over: its frames are kept for ten minutes more (SR-399)."""
         ...

@@ -6,6 +6,7 @@ one turn after the other, by the rules of `drain_machine`.
     doorbell pass, step              when                                     next
     look at the record               bound to a ref not registered here      leave, drop the mark (SR-458)
     lease                            held here                               use it
+                                     not held, inbox empty                   leave, drop the mark
                                      refused by a peer                       leave, drop the mark: the peer heard it too
                                      refused by this node's own, on its way  leave, keep the mark: its return rings
                                      raised                                  leave, keep the mark, ring again after 1 s
@@ -197,6 +198,15 @@ class TurnPass:
 
     async def _acquire(self) -> bool:
         core, seat = self._core, self._seat
+        try:
+            # Winning makes a record: of a session that was deleted nothing must come back for an empty inbox (SR-236).
+            if await core.inbox.is_empty(self._session_id):
+                seat.clear_doorbell()
+                return False
+        except SessionBackendError as error:
+            log.warning("whether messages wait is not known, so they are fetched: %s", error)
+        if seat.generation != self._generation:
+            return False
         sent_at = trio.current_time()
         try:
             lease = await core.store.acquire(self._session_id, core.node_id, core.config.lock_lease)

@@ -11,6 +11,15 @@ from attrs import define, field
 
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.sessions.backends import SessionStores, memory_session_stores
+from zlinkpy.sessions.errors import (
+    IdempotencyStoreError,
+    SessionBackendError,
+    SessionInboxError,
+    SessionLeaseError,
+    SessionRecordError,
+    SessionSignalError,
+)
+from zlinkpy.sessions.events import TurnEvent
 from zlinkpy.sessions.futures import SubmitDisposition
 from zlinkpy.sessions.handlers import SessionHandler
 from zlinkpy.sessions.memory_bus import MemorySignalBus
@@ -110,6 +119,14 @@ class Probe:
         await self.world.closing(self)
 
 
+FAMILIES: dict[str, type[SessionBackendError]] = {
+    "lease": SessionLeaseError,
+    "record": SessionRecordError,
+    "inbox": SessionInboxError,
+    "idem": IdempotencyStoreError,
+}
+
+
 class Recorded:
     """An SPI object with every call written into the world's log."""
 
@@ -122,6 +139,9 @@ class Recorded:
             return found
 
         async def call(*arguments: Any, **named: Any) -> Any:
+            if self._node in self._world.dead:
+                await trio.lowlevel.checkpoint()
+                raise FAMILIES[self._family]("the node is dead")
             self._world.log.append((self._node, name, *arguments))
             hook = self._world.before_call
             if hook is not None:
@@ -144,7 +164,10 @@ class Bus:
         return await self._inner.subscribe(session_id, handler, events)
 
     async def publish(self, signal: SessionSignal) -> None:
-        self._world.log.append((self._node, "publish", signal.kind, signal))
+        if self._node in self._world.dead:
+            raise SessionSignalError("the node is dead")
+        name = "publish" if signal.kind.is_control else "publish event"
+        self._world.log.append((self._node, name, signal.kind, signal))
         if self._world.bus_down:
             raise self._world.bus_down
         if signal.kind not in self._world.lost_kinds:
@@ -157,10 +180,6 @@ class Bus:
 
 async def _until_told(turn: Turn) -> None:
     await turn.end.wait()
-
-
-async def _at_once(probe: Probe) -> None:
-    await trio.lowlevel.checkpoint()
 
 
 class World:
@@ -179,12 +198,13 @@ class World:
         self.most_at_once = 0
         self.obedient = True
         self.behave: Callable[[Turn], Any] = _until_told
-        self.closing: Callable[[Probe], Any] = _at_once
+        self.closing: Callable[[Probe], Any] = self.at_once
         self.before_call: Callable[[str, str, tuple[Any, ...]], Any] | None = None
         self.bus_down: Exception | None = None
         self.lost_kinds: set[SignalKind] = set()
         self.probes: list[Probe] = []
         self.purged: list[tuple[str, str]] = []
+        self.dead: set[str] = set()
         self.open_error: Exception | None = None
         self._count = 0
 
@@ -204,7 +224,9 @@ class World:
                 world.probes.append(probe)
                 return probe
 
-        handlers = [type("Handler", (Opens,), {}, ref=ref.split(":")[0], variant=(ref.split(":") + [None])[1]) for ref in refs]  # type: ignore[call-arg, list-item]
+        handlers = [
+            type("Handler", (Opens,), {}, ref=ref.split(":")[0], variant=(ref.split(":") + [None])[1]) for ref in refs
+        ]  # type: ignore[call-arg, list-item]
         stores = self.stores
         arguments: dict[str, Any] = {
             "lease_store": Recorded(stores.leases, node, self, "lease"),
@@ -217,7 +239,29 @@ class World:
             "entropy": SeededEntropy(f"{node}/{self._count}"),
             "node_id": node,
         }
-        return SessionRouter(*handlers, **{**arguments, **given})
+        router = SessionRouter(*handlers, **{**arguments, **given})
+        self._listen_in(router._core.events)
+        return router
+
+    @staticmethod
+    def _listen_in(events: Any) -> None:
+        """Note what the router tells its own subscribers."""
+        emit, complete = events.emit, events.complete
+        events.seen, events.completed = [], []
+
+        def emitted(session_id: str, event: TurnEvent) -> None:
+            events.seen.append((session_id, event))
+            emit(session_id, event)
+
+        def completed(session_id: str) -> None:
+            events.completed.append(session_id)
+            complete(session_id)
+
+        events.emit, events.complete = emitted, completed
+
+    @staticmethod
+    async def at_once(_: Probe) -> None:
+        await trio.lowlevel.checkpoint()
 
     def calls(self, *names: str, node: str | None = None) -> list[str]:
         """The names of logged calls, in order; only these, if any are named."""
@@ -229,7 +273,7 @@ class World:
         return [
             entry[3]
             for entry in self.log
-            if entry[1] == "publish" and entry[2] is kind and (node is None or entry[0] == node)
+            if entry[1] in ("publish", "publish event") and entry[2] is kind and (node is None or entry[0] == node)
         ]
 
     async def turn(self, number: int = -1) -> Turn:

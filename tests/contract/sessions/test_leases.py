@@ -206,11 +206,11 @@ async def test_only_the_servers_clock_counts(redis_bench: RedisBench, monkeypatc
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
     assert abs(lease.acquired_at - redis_bench.server_ms()) < 1000
     while True:
+        before = redis_bench.server_ms()
         got = await redis_bench.peer.leases.try_acquire("s", "B", 30)
-        now = redis_bench.server_ms()
         if isinstance(got, SessionLease):
             break
-        assert now <= lease.acquired_at + 1000 + 50
+        assert before <= lease.acquired_at + 1000
     assert got.acquired_at - lease.acquired_at >= 1000
 
 

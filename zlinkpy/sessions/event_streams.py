@@ -25,6 +25,9 @@ log = get_logger("zlinkpy.sessions")
 
 LINE_CAPACITY: Final = 256
 
+READS_PER_CHECKPOINT: Final = 64
+"""A subscriber that has caught up is woken by a burst, and must get through it before the next one comes."""
+
 
 def grade_of(event: TurnEvent) -> int:
     """What a full buffer may do without (SR-335): an application's own types are never deltas."""
@@ -69,6 +72,7 @@ class EventStream:
         self._line = line
         self._replay = replay
         self._token = trio.lowlevel.current_trio_token()
+        self._reads = 0
         self._order = FrameOrder()
         self._ready: deque[TurnEvent | Gap] = deque()
 
@@ -91,7 +95,11 @@ class EventStream:
                 for event in events:
                     self._ready += self._order.put(event)
         else:
-            await trio.lowlevel.checkpoint()
+            self._reads += 1
+            if self._reads % READS_PER_CHECKPOINT:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            else:
+                await trio.lowlevel.checkpoint()
         line = self._line
         while not self._ready:
             if len(line.buffer):

@@ -99,7 +99,7 @@ class Tap:
         self._inner.emit(session_id, event)
 
     async def publish(self, session_id: str, event: Any) -> None:
-        self._scene.log.append((self._node, "publish event", session_id, event))
+        self._scene.log.append((self._node, "rail", session_id, event))
         await self._inner.publish(session_id, event)
 
     def complete(self, session_id: str) -> None:
@@ -158,7 +158,7 @@ class Scene(World):
         return [when for when, by, what in self.times if what == name and node in (None, by)]
 
     def events(self, kind: str = "emit", node: str | None = None) -> list[Any]:
-        """Events that passed, in order; `kind` is "emit" (here) or "publish event" (to others)."""
+        """Events that passed, in order; `kind` is "emit" (here) or "rail" (to others)."""
         return [entry[3] for entry in self.log if entry[1] == kind and node in (None, entry[0])]
 
     async def fail_calls(self, node: str, name: str, *arguments: Any, error: Exception | None = None) -> Hook:

@@ -114,7 +114,7 @@ async def test_nothing_rings_for_an_empty_inbox(autojump_clock: trio.abc.Clock) 
         turn = await scene.turn(1)
         before = len(scene.at("try_acquire")), len(scene.published(SignalKind.MESSAGE_ENQUEUED))
         await trio.sleep(50)
-        assert len(scene.at("is_empty", "n2")) == 3
+        assert len([at for at in scene.at("is_empty", "n2") if at > 1]) == 3
         assert (len(scene.at("try_acquire")), len(scene.published(SignalKind.MESSAGE_ENQUEUED))) == before
         assert scene.counted["n2"].count("on_forward_doorbell_rerung") == 0
         turn.finish()
@@ -378,5 +378,5 @@ async def test_what_waits_for_an_ended_session_fails_after_its_key_was_freed(
         for number in (1, 2):
             (await scene.turn(number)).finish("again")
         for each in again.values():
-            assert (await settled(each)).answer == "again"
+            assert (await settled(each, 31)).answer == "again"
         assert sorted(each.text for each in scene.turns) == ["busy", "first", "second"]

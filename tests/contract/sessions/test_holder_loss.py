@@ -52,10 +52,10 @@ async def test_one_node_recovers_and_all_who_wait_hear_of_it(autojump_clock: tri
         assert sum(each.count("on_holder_loss_recovered") for each in scene.counted.values()) == 1
         assert len(scene.at("compare_and_reset")) >= 1
         [emitted] = scene.events("emit")
-        [sent] = scene.events("publish event")
+        [sent] = scene.events("rail")
         assert emitted == sent == InterruptedAt(InterruptReason.HOLDER_LOST)
-        told = [entry[1] for entry in scene.log if entry[1] in ("emit", "publish event", "publish")]
-        assert told == ["emit", "publish event", "publish"]
+        told = [entry[1] for entry in scene.log if entry[1] in ("emit", "rail", "publish")]
+        assert told == ["emit", "rail", "publish"]
         [announced] = scene.published(SignalKind.TURN_RESULT)
         assert announced.payload["idem"] == "k"
         assert announced.payload["outcome"] == "HOLDER_LOST"
@@ -312,6 +312,6 @@ async def test_the_recovery_frame_belongs_to_no_turn(autojump_clock: trio.abc.Cl
         await scene.reserve("k")
         _, turn = await busy_turn(scene, two)
         await trio.sleep(50)
-        [frame] = scene.events("publish event")
+        [frame] = scene.events("rail")
         assert (frame.turn_id, frame.seq, frame.reason) == (None, None, InterruptReason.HOLDER_LOST)
         turn.finish()

@@ -134,8 +134,9 @@ async def test_queued_messages_and_waiting_forwards_end_with_the_session(autojum
     async with nodes(scene, "n1", "n2") as [one, two]:
         await busy_turn(scene, one)
         waiting = [await submit(each, f"{n}") for each in (one, two) for n in range(2)]
-        assert not await scene.stores.inbox.is_empty("s")
+        await scene.queue("nobody waits for it", key="k")
         await one.release("s")
+        assert await scene.entry() is None
         for each in waiting:
             assert type(await error_of(each)) is SessionEvictedError
         assert await scene.stores.inbox.is_empty("s")

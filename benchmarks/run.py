@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -25,6 +26,43 @@ MESH_ECHO = Program(module="benchmarks.subjects.mesh_echo")
 IDLE = Program(module="benchmarks.subjects.idle_node")
 CALM = Program(module="benchmarks.subjects.flood", arguments=("--share", "0"))
 FLOODED = Program(module="benchmarks.subjects.flood")
+
+SOCKETS_PACED = Program(module="benchmarks.baselines.resp_sockets", arguments=("--load", "paced"))
+
+
+def bus(kind: str, *load: str) -> Program:
+    """The session bus of one kind under a load."""
+    return Program(module="benchmarks.subjects.session_bus", arguments=("--bus", kind, "--load", *load))
+
+
+def session_bus(
+    name: str,
+    metric: str,
+    unit: str,
+    subject: Program,
+    bar: float | None,
+    *,
+    baseline: Program | None = None,
+    better: Literal["higher", "lower"] = "lower",
+) -> Measure:
+    """One number of a bus."""
+    return Measure(
+        name=f"session bus, {name}",
+        metric=metric,
+        unit=unit,
+        better=better,
+        baseline=baseline,
+        subject=subject,
+        bar=bar,
+    )
+
+
+REDIS_PACED = bus("redis", "paced")
+REDIS_OFFERED = bus("redis", "offered", "--seconds", "10")
+REDIS_CLOSED = bus("redis", "closed")
+MESH_PACED = bus("mesh", "paced")
+MESH_OFFERED = bus("mesh", "offered", "--seconds", "10", "--rate", "20000")
+MESH_CLOSED = bus("mesh", "closed")
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
@@ -62,6 +100,18 @@ MEASURES: tuple[Measure, ...] = (
         name="idle node, 10 peers: processor", metric="cpu_percent", unit="%", better="lower", subject=IDLE, bar=1.0
     ),
     Measure(name="idle node, 10 peers: memory", metric="rss_mb", unit="MB", better="lower", subject=IDLE, bar=70.0),
+    session_bus("Redis, paced: median", "p50_ms", "ms", REDIS_PACED, 1.73),
+    session_bus("Redis, paced: 95 %", "p95_ms", "ms", REDIS_PACED, 2.97),
+    session_bus("Redis, paced: 99 %", "p99_ms", "ms", REDIS_PACED, 1.5, baseline=SOCKETS_PACED),
+    session_bus("Redis, 6,300/s: median", "p50_ms", "ms", REDIS_OFFERED, 1.0),
+    session_bus("Redis, 6,300/s: 99 %", "p99_ms", "ms", REDIS_OFFERED, None),
+    session_bus("Redis, 6,300/s: lost", "lost", "events", REDIS_OFFERED, 0.0),
+    session_bus("Redis, 5,000 at once: lost", "lost", "events", REDIS_CLOSED, 0.0),
+    session_bus("mesh against Redis, paced: median", "p50_ms", "ms", MESH_PACED, 0.5, baseline=REDIS_PACED),
+    session_bus("mesh, paced: 99 %", "p99_ms", "ms", MESH_PACED, 1.0),
+    session_bus("mesh, 20,000/s: rate", "events_per_s", "/s", MESH_OFFERED, 19_900.0, better="higher"),
+    session_bus("mesh, 20,000/s: lost", "lost", "events", MESH_OFFERED, 0.0),
+    session_bus("mesh, 5,000 at once: lost", "lost", "events", MESH_CLOSED, 0.0),
 )
 
 

@@ -21,6 +21,7 @@ from zlinkpy.telemetry import get_logger
 if TYPE_CHECKING:
     from zlinkpy.mesh.peer_link import PeerLink
     from zlinkpy.mesh.route_mesh import RouteMesh
+    from zlinkpy.messages import Shape
 
 log = get_logger("zlinkpy.mesh")
 
@@ -70,6 +71,7 @@ class MemberChannel:
         self.name = name
         self.calls = Calls(mesh.core)
         self._mesh = mesh
+        self._shapes: dict[str, Shape] = {}
         self._known: dict[PeerLink, Member] = {}
         self._ready: dict[Member, None] = {}
         self.told: dict[str, Told] = {}
@@ -94,7 +96,10 @@ class MemberChannel:
 
     def frames(self, packet: str, payload: bytes) -> list[bytes]:
         """A one-way message for any number of members."""
-        return self._mesh.core.shapes.of(RawMessage(packet, b"")).send_frames(self.name, payload, None)
+        shape = self._shapes.get(packet)
+        if shape is None:
+            shape = self._shapes[packet] = self._mesh.core.shapes.of(RawMessage(packet, b""))
+        return shape.send_frames(self.name, payload, None)
 
     def member_of(self, link: PeerLink) -> Member:
         """The member behind `link`, which has sent something: it may be ready before this side is."""

@@ -261,6 +261,9 @@ class RouterCore:
 
     def perform(self, seat: SessionSeat[HeldLease], actions: list[SeatAction]) -> None:
         """Do what a seat says. Never waits, never raises."""
+        if self.is_closed:
+            # A submit that was under way when the router closed undoes what it did; nothing follows from it.
+            actions = []
         for action in actions:
             match action:
                 case SeatAction.DRAIN:

@@ -97,7 +97,6 @@ class Endings:
                 partial(self._forget, session_id),
                 partial(self._tell, session_id, InterruptReason.SESSION_RELEASED, token),
             ]
-            seat.drop_marks()
             for step in steps:
                 try:
                     await step()
@@ -161,6 +160,10 @@ class Endings:
 
     async def _purge(self, session_id: str) -> None:
         core = self._core
+        seat = core.seats.get(session_id)
+        if seat is not None:
+            # Before the purge: a ring that comes after it is for a message that is not purged.
+            seat.drop_marks()
         for key in await core.inbox.purge(session_id):
             await self._settlement.free(key, None, discard=True)
 

@@ -31,11 +31,17 @@ class Forwards:
 
     def __init__(self, core: RouterCore) -> None:
         self._core = core
+        self._is_closed = False
 
     def register(
         self, session_id: str, turn_id: str, future: TurnFuture, *, key: str | None, epoch: str | None
     ) -> Waiting:
-        """Make a future findable. `watch` follows once the message is delivered, or the forward is withdrawn."""
+        """Make a future findable. `watch` follows once the message is delivered, or the forward is withdrawn.
+
+        Raises RouterClosedError when nobody will look after it any more.
+        """
+        if self._is_closed:
+            raise _closed(turn_id)
         config, now = self._core.config, trio.current_time()
         forward = Forward(
             session_id=session_id,
@@ -53,7 +59,9 @@ class Forwards:
 
     def watch(self, forward: Waiting) -> None:
         """Poll, re-ring and give up in time."""
-        if forward.waiting:
+        if self._is_closed:
+            self.settle(forward, _closed(forward.turn_id))
+        elif forward.waiting:
             self._core.forward_nursery.start_soon(self._watch, forward)
 
     async def _watch(self, forward: Waiting) -> None:
@@ -167,5 +175,10 @@ class Forwards:
 
     def close(self) -> None:
         """The router closes: nobody will look after the futures any more (SR-239)."""
+        self._is_closed = True
         for forward in self._core.forwards:
-            self.settle(forward, RouterClosedError(f"the router closed while turn {forward.turn_id} waited"))
+            self.settle(forward, _closed(forward.turn_id))
+
+
+def _closed(turn_id: str) -> RouterClosedError:
+    return RouterClosedError(f"the router closed while turn {turn_id} waited")

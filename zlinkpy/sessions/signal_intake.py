@@ -153,6 +153,12 @@ class SignalIntake:
             due, self._due = self._due, True
             return not due
 
+    def claim(self) -> bool:
+        """True when nothing waits and no burst is due: the caller hands out one signal itself. A burst is then due."""
+        with self._lock:
+            due, self._due = self._due, True
+            return not due
+
     def burst(self) -> bool:
         """Hand out all control signals and some events. True: call again, after others had a chance."""
         with self._lock:

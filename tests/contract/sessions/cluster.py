@@ -8,6 +8,7 @@ from typing import Any
 
 import trio
 from attrs import define, field
+from trio.testing import wait_all_tasks_blocked
 
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.sessions.backends import SessionStores, memory_session_stores
@@ -20,12 +21,14 @@ from zlinkpy.sessions.errors import (
     SessionSignalError,
 )
 from zlinkpy.sessions.events import TurnEvent
-from zlinkpy.sessions.futures import SubmitDisposition
+from zlinkpy.sessions.futures import SubmitDisposition, TurnFuture
 from zlinkpy.sessions.handlers import SessionHandler
 from zlinkpy.sessions.memory_bus import MemorySignalBus
 from zlinkpy.sessions.router import SessionRouter
 from zlinkpy.sessions.spi import SignalHandler, Subscription, TurnContext
 from zlinkpy.sessions.types import (
+    DispositionKind,
+    InboundMessage,
     InterruptReason,
     LiveSessionStatus,
     RouterConfig,
@@ -324,3 +327,65 @@ async def error_of(disposition: SubmitDisposition, seconds: float = 1.0) -> Base
         except Exception as error:
             return error
     raise AssertionError(f"it succeeded: {found}")
+
+
+async def held(world: World, router: SessionRouter, session: str = "s") -> None:
+    found = await submit(router, session=session)
+    turn = await world.turn()
+    turn.ctx.state = b"kept"
+    turn.finish()
+    await settled(found)
+    await wait_all_tasks_blocked()
+
+
+async def at_once(turn: Turn) -> None:
+    turn.finish(turn.text)
+
+
+async def tell(world: World, kind: SignalKind, **payload: Any) -> None:
+    await world.bus.publish(SessionSignal("s", kind, "n9", payload))
+    await wait_all_tasks_blocked()
+
+
+# -- release
+
+
+def counting(*names: str) -> tuple[Any, list[str]]:
+    """A metrics object with these hooks, and the list of their calls."""
+    calls: list[str] = []
+    hooks = {name: (lambda self, *_, name=name: calls.append(name)) for name in names}
+    return type("Counting", (), hooks)(), calls
+
+
+def kill(world: World, router: SessionRouter, node: str) -> None:
+    """Nothing that the node says or asks gets out from here on, and nothing gets in."""
+    world.dead.add(node)
+    router._core.is_closed = True
+
+
+# -- keys
+
+
+def texts(world: World) -> list[str]:
+    return [turn.text for turn in world.turns]
+
+
+async def queued(world: World, key: str, text: str = "queued", **more: Any) -> None:
+    """A message whose reservation waits without holder, as a submit elsewhere leaves it."""
+    idempotency = world.stores.idempotency
+    await idempotency.put_if_absent(key, "s", "h", f"x/{key}", 30)
+    await idempotency.release_holder(key, f"x/{key}", 300)
+    message = InboundMessage("s", "chat", text, idempotency_key=key, turn_id=f"t-{key}", epoch=f"x/{key}", **more)
+    await world.stores.inbox.deliver(message)
+
+
+def seen(router: SessionRouter) -> list[Any]:
+    return router._core.events.seen  # type: ignore[attr-defined, no-any-return]
+
+
+def wait_for(router: SessionRouter, turn_id: str, key: str | None = None) -> SubmitDisposition:
+    """A forward of a submit that somebody else made."""
+    future = TurnFuture()
+    forward = router._forwards.register("s", turn_id, future, key=key, epoch=None)
+    router._forwards.watch(forward)
+    return SubmitDisposition(DispositionKind.FORWARDED, turn_id, future, "x")

@@ -286,15 +286,17 @@ async def test_one_signal_that_cannot_be_sent_does_not_stop_a_list(buses: Buses)
 
 
 @pytest.mark.contract("SR-091")
-async def test_an_interrupt_overtakes_a_backlog_of_events(buses: Buses) -> None:
+async def test_an_interrupt_overtakes_a_backlog_of_events(buses: Buses, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine a flood may take longer than a call may.
+    monkeypatch.setattr("zlinkpy.sessions.redis_bus.CALL_SECONDS", 20.0)
     one, two = await buses.node(), await buses.node()
     ears = Ears()
     await two.subscribe("s", ears)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.publish_all, [event(number) for number in range(10_000)])
-        await until(lambda: len(ears) > 0, 10, step=0)
+        await until(lambda: len(ears) > 0, 20, step=0)
         await one.publish(signal(SignalKind.INTERRUPT))
-        await until(lambda: SignalKind.INTERRUPT in ears.kinds, 10, step=0)
+        await until(lambda: SignalKind.INTERRUPT in ears.kinds, 20, step=0.001)
         behind = 10_000 - ears.kinds.index(SignalKind.INTERRUPT)
     assert behind > 1000, f"only {behind} events of 10,000 were overtaken"
 

@@ -18,7 +18,9 @@ from zlinkpy.sessions.interest_machine import (
     Interests,
 )
 from zlinkpy.sessions.outbox_machine import CONTROL_SECONDS, Outbox
-from zlinkpy.sessions.signal_codec import OUTPUT, STRUCTURAL, TRACE
+from zlinkpy.sessions.signal_codec import OUTPUT, STRUCTURAL, TRACE, decode_signal, encode_signal
+from zlinkpy.sessions.signal_intake import SignalIntake, SubscriberTable
+from zlinkpy.sessions.types import SessionSignal, SignalKind
 
 # --- interests
 
@@ -215,3 +217,81 @@ def test_both_lines_are_bounded() -> None:
         outbox.put_event(frames(10 + number), TRACE if number % 2 else OUTPUT)
     assert (len(outbox), outbox.control_lost, outbox.events_lost) == (6, 2, 2)
     assert given_out(outbox) == [2, 3, 4, 10, 12, 14]
+
+
+# --- signals and the two lines
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_the_decoder_raise(data: bytes) -> None:
+    signal = decode_signal(data)
+    assert signal is None or isinstance(signal, SessionSignal)
+
+
+PLAIN = st.recursive(
+    st.text(max_size=5) | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.contract("SR-085")
+@given(st.sampled_from(SignalKind), st.text(min_size=1, max_size=20), st.dictionaries(st.text(max_size=4), PLAIN))
+def test_every_plain_signal_comes_back(kind: SignalKind, session: str, payload: dict[str, object]) -> None:
+    signal = SessionSignal(session, kind, "n", payload, "i")
+    assert decode_signal(encode_signal(signal)) == signal
+
+
+def lines(table: SubscriberTable, **limits: int) -> tuple[SignalIntake, list[SessionSignal]]:
+    out: list[SessionSignal] = []
+    table.add("s", out.append, events=True)
+    return SignalIntake(table, **limits), out
+
+
+def control(number: int) -> SessionSignal:
+    return SessionSignal("s", SignalKind.EVICT, "n", {"n": number})
+
+
+def test_a_control_signal_that_is_lost_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    intake, out = lines(SubscriberTable(), control=3)
+    for number in range(5):
+        assert intake.put(control(number), 10) is (number == 0)
+    assert not intake.burst()
+    assert [signal.payload["n"] for signal in out] == [2, 3, 4]
+    assert intake.statistics().control_lost == 2
+    assert "lost 2 control signals" in caplog.text
+    caplog.clear()
+    assert intake.put(control(5), 10)
+    intake.burst()
+    assert caplog.text == ""
+
+
+def test_large_signals_are_bounded_by_their_bytes() -> None:
+    intake, _ = lines(SubscriberTable())
+    for number in range(100):
+        intake.put(control(number), 4 << 20)
+    assert intake.statistics().control_waiting == 8
+
+
+def test_a_control_signal_that_comes_during_a_burst_goes_before_the_rest_of_it() -> None:
+    table = SubscriberTable()
+    intake, out = lines(table)
+
+    def handler(signal: SessionSignal) -> None:
+        if signal.kind is SignalKind.EVENT and signal.payload["n"] == 2:
+            intake.put(control(100), 10)
+
+    table.add("s", handler, events=True)
+    for number in range(5):
+        intake.put(SessionSignal("s", SignalKind.EVENT, "n", {"n": number}), 10)
+    intake.burst()
+    assert [signal.payload["n"] for signal in out] == [0, 1, 2, 100, 3, 4]
+
+
+def test_only_one_signal_passes_the_line_by() -> None:
+    intake, _ = lines(SubscriberTable())
+    assert intake.claim()
+    assert not intake.claim()
+    assert not intake.put(control(1), 10)
+    assert not intake.burst()
+    assert intake.claim()

@@ -96,3 +96,18 @@ async def test_who_subscribes_after_the_end_gets_a_new_stream(autojump_clock: tr
         assert after.ended_at is None
         assert not [each for each in before.seen if isinstance(each, TurnEvent) and each.turn_id == submitted.turn_id]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.contract("SR-322", "SR-344")
+@pytest.mark.parametrize("end", ["release", "delete"])
+async def test_a_node_that_only_listens_hears_of_the_end(autojump_clock: trio.abc.Clock, end: str) -> None:
+    scene = Scene()
+    async with trio.open_nursery() as nursery, nodes(scene, "n1", "n2") as [one, two]:
+        [listener] = await listening(nursery, two)
+        await one_turn(scene, one)
+        await (one.release("s") if end == "release" else one.delete("s"))
+        await wait_all_tasks_blocked()
+        assert listener.ended_at is not None
+        assert isinstance(listener.seen[-1], InterruptedAt)
+        assert ("n2", "s") in scene.purged
+        nursery.cancel_scope.cancel()

@@ -87,6 +87,7 @@ async def test_acquires_are_counted_with_their_latency(autojump_clock: trio.abc.
         await one_turn(scene, one)
         await busy_turn(scene, one)
         await submit(one, "gate lost")
+        await wait_all_tasks_blocked()
         await submit(two, "held elsewhere")
         await wait_all_tasks_blocked()
         assert mine.of("on_lease_acquire_succeeded") == [(pytest.approx(0.5),), (pytest.approx(0.0),)]

@@ -165,6 +165,7 @@ class SessionRouter:
             codec=event_codec or EventCodec(),
             sign=core.signal,
             handler=dispatch.received,
+            hear_control=self._subscriptions.ensure,
             drain_timeout=self.config.relay_close_drain_timeout,
         )
         core.start_drain = self._start_drain

@@ -92,6 +92,8 @@ class SessionEvents:
         sign: makes signals of this router.
         handler: gets the signals of the events channel that come for sessions listened to here; hands those of other
             routers to `received`.
+        hear_control: has the router hear the session's control signals, so that a stream ends with its session also on
+            a node that only listens (SR-322, SR-344).
         drain_timeout: seconds a turn's end waits for its events.
     """
 
@@ -103,6 +105,7 @@ class SessionEvents:
         codec: EventCodec,
         sign: Sign,
         handler: SignalHandler,
+        hear_control: Callable[[str], Awaitable[None]] | None = None,
         drain_timeout: float = DRAIN_SECONDS,
     ) -> None:
         self._bus = bus
@@ -110,6 +113,7 @@ class SessionEvents:
         self._codec = codec
         self._sign = sign
         self._handler = handler
+        self._hear_control = hear_control
         self._drain_timeout = drain_timeout
         self._wheel: RelayWheel[TurnEvent] = RelayWheel()
         self._idle = trio.lowlevel.ParkingLot()
@@ -361,6 +365,8 @@ class SessionEvents:
             while ear.wanted:
                 ear.change = trio.Event()
                 if subscription is None:
+                    if self._hear_control is not None:
+                        await self._hear_control(session_id)
                     try:
                         subscription = await self._bus.subscribe(session_id, self._take, events=True)
                     except Exception as error:  # noqa: BLE001 - a bus of the application's

@@ -19,6 +19,7 @@ SCALE: Final = 0.1
 """All durations of the routers are a tenth, so that nobody has to wait 45 s for the end."""
 LOST_WITHIN: Final = 45.0 * SCALE
 """A turn's claim lives 30 s past its node's last sign of life, and nodes look for dead claims every 15 s."""
+CLOSE_SECONDS: Final = 20.0
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -45,9 +46,13 @@ class Node:
         self.process.kill()
 
     def close(self) -> None:
-        """End it in order."""
+        """End it in order; what does not end is killed."""
         self.process.terminate()
-        self.process.wait()
+        try:
+            self.process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -16,16 +16,19 @@ from examples.chat_sessions.demo import Node
 
 @contextmanager
 def chat_nodes(store: str, *names: str, pace: float = 0.1) -> Iterator[list[Node]]:
-    """Nodes of these names on one store; what is left of them at the end is ended."""
+    """Nodes of these names on one store; what is left of them at the end is ended, and ends in order."""
     nodes: list[Node] = []
+    killed: list[int | None] = []
     try:
         nodes += [Node(name, store, pace=pace) for name in names]
         for node in nodes:
             node.wait_until_it_serves()
         yield nodes
+        killed = [node.process.poll() for node in nodes]
     finally:
         for node in nodes:
             node.close()
+    assert [node.process.returncode for node in nodes] == [code or 0 for code in killed]
 
 
 @frozen

@@ -164,8 +164,8 @@ def check(world: World) -> None:
             assert done, f"{one.text} has a result that no turn returned"
         # What attached to a key has no message of its own; a message that was never queued may have left the key.
         if isinstance(one.error, ForwardTimeoutError) and not one.is_attached:
-            taken = any(one.turn_id in node.collected for node in world.lives)
-            assert taken or one.turn_id in world.taken_back or one.turn_id in died, f"{one.text} was lost"
+            told = one.turn_id in world.taken_back or one.turn_id in world.announced or one.turn_id in died
+            assert told or one.turn_id in world.died_with, f"{one.text} was lost"
             calm = world.taken_back.get(one.turn_id, 0.0) - CONFIG.idempotency_forward_ttl
             assert calm < SECONDS + 15.0, f"{one.text} was left in the inbox though all was well"
     check_keys(world)

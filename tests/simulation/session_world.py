@@ -31,6 +31,7 @@ from zlinkpy.sessions.types import (
     LiveSessionStatus,
     RouterConfig,
     SessionSignal,
+    SignalKind,
     TurnInput,
     TurnResult,
     Write,
@@ -148,6 +149,9 @@ class SimulatedBus:
 
     async def publish(self, signal: SessionSignal) -> None:
         world = self._node.world
+        if signal.kind is SignalKind.TURN_RESULT:
+            # Said, whether anybody hears it or not.
+            world.announced.add(str(signal.payload.get("turn")))
         if self._node.is_dead or (world.is_troubled and world.chance.random() < 0.03):
             await trio.lowlevel.checkpoint()
             raise SessionSignalError("the bus does not answer", applied="unknown")
@@ -266,6 +270,8 @@ class World:
         self.purged: dict[str, list[float]] = {}
         self.absorbed_by: dict[str, set[str]] = {}
         """Text of a turn -> texts it took in."""
+        self.announced: set[str] = set()
+        """Turn ids whose end was told, to whom it may concern."""
         self.fences: dict[str, int] = {}
         self.written: set[str] = set()
         """Turn ids whose state is in a record."""
@@ -321,6 +327,12 @@ class World:
                 self.reached["killed in a turn"] += 1
         node.scope.cancel()
         self.note("kill", name)
+
+    @property
+    def died_with(self) -> set[str]:
+        """Turn ids of messages that a node had taken when it died or was closed."""
+        ended = [node for node in self.lives if node not in self.nodes.values()]
+        return set().union(*(node.collected for node in ended))
 
     # -- what is recorded
 

@@ -94,6 +94,12 @@ class MemberChannel:
         """This node's own routing id."""
         return self._mesh.rid
 
+    @property
+    def limit(self) -> int | None:
+        """The largest frame this mesh takes, as far as this node is told; None: no bound. A larger one would cost the
+        connection it is sent on."""
+        return self._mesh.options.max_message_bytes
+
     def frames(self, packet: str, payload: bytes) -> list[bytes]:
         """A one-way message for any number of members."""
         shape = self._shapes.get(packet)

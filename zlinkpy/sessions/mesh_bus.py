@@ -218,7 +218,13 @@ class MeshSignalBus:
         failure: SignalPayloadError | None = None
         for signal in signals:
             try:
-                self._publish(channel, signal, encode_signal(signal))
+                data = encode_signal(signal)
+                if channel.limit is not None and len(data) > channel.limit:
+                    raise SignalPayloadError(
+                        f"{signal.kind.value}: the signal has {len(data)} bytes, the mesh takes {channel.limit} "
+                        "(max_message_bytes)"
+                    )
+                self._publish(channel, signal, data)
             except SignalPayloadError as error:
                 failure = failure or error
         if failure is not None:

@@ -30,6 +30,8 @@ from zlinkpy.telemetry import get_logger
 log = get_logger("zlinkpy.sessions")
 
 PIPELINE_LIMIT: Final = 512
+PIPELINE_BYTES: Final = 4 << 20
+"""A pipeline ends behind the signal with which it reaches this size."""
 
 QUEUE_LIMIT: Final = 65_536
 """Signals that wait to be sent; further ones are refused. Every one of them has a caller that waits at most 2 s."""
@@ -123,11 +125,13 @@ class PublisherThread:
 
     def _take(self) -> list[Outgoing]:
         batch: list[Outgoing] = []
+        size = 0
         for line in (self._control, self._events):
-            while line and len(batch) < PIPELINE_LIMIT:
+            while line and len(batch) < PIPELINE_LIMIT and size < PIPELINE_BYTES:
                 entry = line.popleft()
                 if not entry[2].withdrawn:
                     batch.append(entry)
+                    size += len(entry[1])
         return batch
 
     def _send(self, batch: list[Outgoing]) -> list[SessionSignalError | None]:

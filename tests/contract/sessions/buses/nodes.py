@@ -6,7 +6,7 @@ that entered it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import Any, Protocol, TypeVar
@@ -203,11 +203,15 @@ class MeshBuses:
         return (await self.add()).bus
 
     async def add(
-        self, *, listen: str = "tcp://127.0.0.1:0", prepare: Callable[[Any], None] = lambda _mesh: None, **options: Any
+        self,
+        *,
+        prepare: Callable[[Any], None] = lambda _mesh: None,
+        mesh: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> MeshNode:
         """One more host with a bus, connected with all others."""
         name = f"m{len(self.nodes) + 1}"
-        fields: dict[str, Any] = {"rid": name, "peers": [node.endpoint for node in self.nodes], "listen": listen}
+        fields: dict[str, Any] = {"rid": name, "peers": [node.endpoint for node in self.nodes]}
         host = zl.Host(
             **{
                 "entropy": SeededEntropy(name),
@@ -217,10 +221,10 @@ class MeshBuses:
             | options
         )
         if "location_store" in options:
-            fields = {"rid_prefix": name, "listen": listen}
-        mesh = host.mesh(MESH, **fields)
-        prepare(mesh)
-        bus = MeshSignalBus(mesh)
+            fields = {"rid_prefix": name}
+        registered = host.mesh(MESH, **fields | dict(mesh or {}))
+        prepare(registered)
+        bus = MeshSignalBus(registered)
         rt, stop = await self.keeper.keep(host.run())
         _, close = await self.keeper.keep(bus)
         made = MeshNode(bus, rt, close, stop)

@@ -14,7 +14,7 @@ from tests.location_hosts import Gate
 from tests.puppet import MESH
 from zlinkpy.location import LeaseDriver
 from zlinkpy.location.memory_store import MemoryStore
-from zlinkpy.sessions.errors import SessionSignalError
+from zlinkpy.sessions.errors import SessionSignalError, SignalPayloadError
 from zlinkpy.sessions.mesh_bus import CHANNEL, INTEREST, MeshSignalBus
 from zlinkpy.sessions.signal_codec import encode_signal
 from zlinkpy.sessions.signal_intake import EVENTS_WAITING
@@ -388,3 +388,18 @@ async def test_an_ordinary_host_of_the_mesh_is_sent_nothing(
     await trio.sleep(1)
     assert one.bus.statistics().peers == 0
     assert "nothing here takes it" not in caplog.text
+
+
+async def test_a_signal_that_the_mesh_would_not_take_costs_no_connection(
+    autojump_clock: object, mesh_buses: MeshBuses
+) -> None:
+    nodes = [await mesh_buses.add(mesh={"max_message_bytes": 2 << 20}) for _ in range(2)]
+    one, two = nodes
+    ears = Ears()
+    await two.bus.subscribe("s", ears)
+    with pytest.raises(SignalPayloadError, match="max_message_bytes"):
+        await one.bus.publish_all([signal(SignalKind.TURN_RESULT, answer="x" * (3 << 20)), event(1)])
+    await until(lambda: ears.numbers == [1])
+    await one.bus.publish(signal(SignalKind.TURN_RESULT, answer="x" * 2_000_000))
+    await ears.count(2)
+    assert one.bus.statistics().peers == 1

@@ -98,10 +98,14 @@ async def test_subscribes_that_find_no_room_are_written_when_there_is_some(
     assert reader is not None
     # As if a single command filled it until the server has read it.
     monkeypatch.setattr(redis_bus_reader, "_writable", lambda connection, seconds: not reader._outstanding)
-    with trio.fail_after(1):
+    redis_buses.server.pause()
+    with trio.fail_after(1.5):
         async with trio.open_nursery() as nursery:
             for number in range(4):
                 nursery.start_soon(bus.subscribe, f"s{number}", Ears())
+            await trio.sleep(0.05)
+            assert len(reader._changed) == 6
+            redis_buses.server.resume()
 
 
 @pytest.mark.contract("SR-452")
@@ -226,6 +230,7 @@ async def test_a_subscribe_is_confirmed_while_the_reader_is_blocked_and_delays_n
             number += 1
             ears = Ears()
             await bus.subscribe(f"t{number}", ears)
+            await trio.lowlevel.checkpoint()
         done.set()
     await until(lambda: len(heard) == sent)
     assert heard == list(range(sent))
@@ -235,6 +240,11 @@ async def test_a_subscribe_is_confirmed_while_the_reader_is_blocked_and_delays_n
     for each in range(20):
         await bus.subscribe(f"u{each}", ears)
         assert redis_buses.listeners(f"u{each}") == redis_buses.listeners(f"u{each}", "e") == 1
+    redis_buses.server.pause()
+    with trio.move_on_after(0.2) as scope:
+        await bus.subscribe("unconfirmed", ears)
+    redis_buses.server.resume()
+    assert scope.cancelled_caught
     # What the machine does to every message is not the subscribe's doing.
     assert sorted(waits)[len(waits) // 2] < before + 0.05
 

@@ -104,9 +104,10 @@ def test_a_failed_batch_is_counted_and_not_sent_again() -> None:
 @pytest.mark.contract("SR-326")
 def test_a_turn_numbers_its_events_from_one_drops_included() -> None:
     wheel: RelayWheel[int] = RelayWheel(capacity=2)
-    one, two = wheel.open("s", "t1"), wheel.open("s", "t2")
+    one = wheel.open("s", "t1")
     for _ in range(5):
         wheel.push(one, one.next_seq(), OUTPUT)
+    two = wheel.open("s", "t2")
     assert (one.pending(), one.dropped, one.last_seq) == ([4, 5], 3, 5)
     assert (two.turn_id, two.next_seq()) == ("t2", 1)
     assert wheel.latest("s") is two

@@ -22,12 +22,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+import zlinkpy as zl
 from zlinkpy.errors import ErrorKind
-from zlinkpy.sessions.errors import SessionError
 from zlinkpy.sessions.event_streams import EventStream
-from zlinkpy.sessions.events import Gap, TurnEvent
 from zlinkpy.sessions.payloads import EventCodec
-from zlinkpy.sessions.router import SessionRouter
 
 KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a stream says that it is still there; proxies cut what is silent for long."""
@@ -41,7 +39,7 @@ _STATUS: Final = {
 }
 
 
-def chat_app(router: SessionRouter) -> Starlette:
+def chat_app(router: zl.SessionRouter) -> Starlette:
     """The application over a running router."""
     codec = EventCodec()
 
@@ -88,7 +86,7 @@ def chat_app(router: SessionRouter) -> Starlette:
         return Response(status_code=204)
 
     async def failed(_: Request, error: Exception) -> Response:
-        assert isinstance(error, SessionError)
+        assert isinstance(error, zl.SessionError)
         return _problem(error.status_hint or _STATUS.get(error.kind, 500), _code(error), error.message)
 
     return Starlette(
@@ -98,7 +96,7 @@ def chat_app(router: SessionRouter) -> Starlette:
             Route("/sessions/{session}/interrupt", interrupt, methods=["POST"]),
             Route("/sessions/{session}", delete, methods=["DELETE"]),
         ],
-        exception_handlers={SessionError: failed},
+        exception_handlers={zl.SessionError: failed},
     )
 
 
@@ -106,19 +104,19 @@ async def _frames(events: EventStream, codec: EventCodec, last_turn: str, last_s
     async with aclosing(events) as stream:
         yield ": listening\n\n"
         while True:
-            event: TurnEvent | Gap | None = None
+            event: zl.TurnEvent | zl.Gap | None = None
             with trio.move_on_after(KEEP_ALIVE):
                 event = await anext(stream, None)
                 if event is None:
                     return
             if event is None:
                 yield ": still here\n\n"
-            elif event.turn_id != last_turn or isinstance(event, Gap) or (event.seq or 0) > last_seq:
+            elif event.turn_id != last_turn or isinstance(event, zl.Gap) or (event.seq or 0) > last_seq:
                 yield _frame(codec, event)
 
 
-def _frame(codec: EventCodec, event: TurnEvent | Gap) -> str:
-    if isinstance(event, Gap):
+def _frame(codec: EventCodec, event: zl.TurnEvent | zl.Gap) -> str:
+    if isinstance(event, zl.Gap):
         missing = {"turn": event.turn_id, "first": event.first_seq, "last": event.last_seq}
         return f"id: {event.turn_id}:{event.last_seq}\nevent: Gap\ndata: {json.dumps(missing)}\n\n"
     document = codec.encode(event) or {}
@@ -131,6 +129,6 @@ def _problem(status: int, code: str, detail: str) -> Response:
     return JSONResponse({"error": code, "detail": detail}, status_code=status)
 
 
-def _code(error: SessionError) -> str:
+def _code(error: zl.SessionError) -> str:
     """HolderLostError -> HOLDER_LOST."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).upper()

@@ -12,10 +12,8 @@ from typing import Any
 
 import trio
 
-from zlinkpy.sessions.events import OutputDelta, OutputSnapshot, TurnStarted
-from zlinkpy.sessions.handlers import SessionHandler
-from zlinkpy.sessions.spi import TurnContext
-from zlinkpy.sessions.types import InterruptReason, LiveSessionStatus, TurnInput, TurnProgress, TurnResult
+import zlinkpy as zl
+from zlinkpy.sessions.types import TurnProgress
 
 
 class ChatSession:
@@ -28,48 +26,48 @@ class ChatSession:
         self._turn_id: str | None = None
         self._scope = trio.CancelScope()
 
-    async def run_turn(self, ctx: TurnContext) -> TurnResult:
+    async def run_turn(self, ctx: zl.TurnContext) -> zl.TurnResult:
         """Answer one input. A turn that is interrupted, or dies with its node, leaves no trace in the conversation."""
         said: list[str] = json.loads(ctx.state or b"[]")
         answer = f"{len(said) + 1}. you said: {ctx.input.text}"
-        ctx.emit(TurnStarted())
+        ctx.emit(zl.TurnStarted())
         self._turn_id, self._scope = ctx.turn_id, trio.CancelScope()
         try:
             with self._scope:
                 for word in answer.split():
-                    ctx.emit(OutputDelta(word))
+                    ctx.emit(zl.OutputDelta(word))
                     await trio.sleep(self._pace)
         finally:
             self._turn_id = None
         if self._scope.cancelled_caught:
-            return TurnResult(False, error_message="interrupted", completion="interrupted")
-        ctx.emit(OutputSnapshot(answer))
+            return zl.TurnResult(False, error_message="interrupted", completion="interrupted")
+        ctx.emit(zl.OutputSnapshot(answer))
         ctx.state = json.dumps([*said, ctx.input.text]).encode()
-        return TurnResult(True, answer=answer)
+        return zl.TurnResult(True, answer=answer)
 
-    def interrupt(self, reason: InterruptReason, turn_id: str | None = None) -> None:
+    def interrupt(self, reason: zl.InterruptReason, turn_id: str | None = None) -> None:
         """Stop answering."""
         if self._turn_id is not None and turn_id in (None, self._turn_id):
             self._scope.cancel()
 
-    def offer(self, input: TurnInput) -> bool:
+    def offer(self, input: zl.TurnInput) -> bool:
         """Nothing is taken into a turn that runs; the next turn gets it."""
         return False
 
-    def take_unconsumed(self) -> list[TurnInput]:
+    def take_unconsumed(self) -> list[zl.TurnInput]:
         """Nothing was taken."""
         return []
 
-    def status(self) -> LiveSessionStatus:
+    def status(self) -> zl.LiveSessionStatus:
         """For people."""
         turn = None if self._turn_id is None else TurnProgress(self._turn_id)
-        return LiveSessionStatus("idle" if turn is None else "answering", interruptible=turn is not None, turn=turn)
+        return zl.LiveSessionStatus("idle" if turn is None else "answering", interruptible=turn is not None, turn=turn)
 
     async def aclose(self) -> None:
         """Nothing to give back."""
 
 
-class Chat(SessionHandler, ref="chat"):
+class Chat(zl.SessionHandler, ref="chat"):
     """Opens conversations.
 
     Args:

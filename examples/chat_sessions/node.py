@@ -18,18 +18,18 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
+import zlinkpy as zl
 from examples.chat_sessions.app import chat_app
 from examples.chat_sessions.chat import Chat
-from zlinkpy.sessions.router import SessionRouter
-from zlinkpy.sessions.types import DeploymentMode, RouterConfig
+from zlinkpy.sessions.types import DeploymentMode
 
 CLOSE_SECONDS = 5.0
 
 
 async def run(store: str, node: str, listen: str, pace: float, scale: float) -> None:
     """Serve until told to stop."""
-    config = RouterConfig(mode=DeploymentMode.DISTRIBUTED).scaled(scale)
-    router = SessionRouter(Chat(pace), store=store, node_id=node, config=config)
+    config = zl.RouterConfig(mode=DeploymentMode.DISTRIBUTED).scaled(scale)
+    router = zl.SessionRouter(Chat(pace), store=store, node_id=node, config=config)
     web = Config()
     web.bind = [listen]
     web.graceful_timeout = 1.0

@@ -144,6 +144,7 @@ async def end(world: World, node: Node, what: str, session_id: str) -> None:
 
 def check(world: World) -> None:
     """The invariants that need the whole history."""
+    assert world.violations == []
     by_turn: dict[str, list[Any]] = {}
     for run in world.runs:
         by_turn.setdefault(run.turn_id, []).append(run)

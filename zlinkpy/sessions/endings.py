@@ -35,8 +35,6 @@ from zlinkpy.sessions.types import InterruptReason, LeaseHolder, SignalKind
 PurgeHook: TypeAlias = Callable[[str], Awaitable[None] | None]
 """Called with the id of a session that is over here: drop what the application keeps of it."""
 
-RETURNS_AT_ONCE: Final = 16
-"""Leases on their way back while a router closes."""
 CANCEL_LIMIT: Final = 0.5
 """Seconds a cancelled turn gets to end."""
 DELETE_BUDGET: Final = 5.0
@@ -310,22 +308,15 @@ class Endings:
                 await core.wait_idle()
         self._forwards.close()
         await core.cache.close_all()
-        # Not one after the other: a node may hold ten thousand. Not the limit of the handles, one of which may hang.
-        limit = trio.CapacityLimiter(RETURNS_AT_ONCE)
-        async with trio.open_nursery() as nursery:
-            for seat in list(core.seats.values()):
-                if seat.gate in (None, Gate.RETURN):
-                    nursery.start_soon(self._give_back, seat, limit)
-                else:
-                    log.warning("session %r has a turn that cannot be stopped; its lease will expire", seat.session_id)
-                    self._abandon(seat)
+        for seat in list(core.seats.values()):
+            if seat.gate in (None, Gate.RETURN):
+                await core.return_lease(seat)
+            else:
+                log.warning("session %r has a turn that cannot be stopped; its lease will expire", seat.session_id)
+                self._abandon(seat)
         with trio.move_on_after(core.config.lock_lease):
             await core.wait_returned()
         core.events.complete_all()
         core.is_closed = True
         await self._subscriptions.end_all()
         return graceful
-
-    async def _give_back(self, seat: SessionSeat[HeldLease], limit: trio.CapacityLimiter) -> None:
-        async with limit:
-            await self._core.return_lease(seat)

@@ -338,10 +338,7 @@ class SessionRouter:
             from_seq: None: live only. A number: the events of the turn that runs now from there on, then the live
                 ones, each once; what is not kept any more shows as a `Gap` (SR-397, SR-456).
         """
-        stream = self._core.events.subscribe(session_id, from_seq)
-        # Somebody who only listens hears of the session's end by a control signal, as everybody does.
-        self._core.background_nursery.start_soon(self._subscriptions.ensure, session_id)
-        return stream
+        return self._core.events.subscribe(session_id, from_seq)
 
     def status(self, session_id: str) -> ClusterSessionStatus:
         """What this node knows of a session's status; for people, never to decide anything."""

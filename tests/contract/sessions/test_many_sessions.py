@@ -7,6 +7,7 @@ from typing import Any
 import trio
 
 from tests.contract.sessions.cluster import Turn, World, cluster, settled, submit
+from zlinkpy.sessions.core import RETURNS_AT_ONCE
 from zlinkpy.sessions.spi import SignalHandler, Subscription
 from zlinkpy.sessions.types import SessionSignal
 
@@ -39,9 +40,13 @@ async def test_a_node_that_closes_gives_many_leases_back(autojump_clock: trio.ab
     async def at_once(turn: Turn) -> None:
         turn.finish()
 
+    at_a_time: list[int] = [0]
+
     async def slowly(node: str, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "release":
+            at_a_time.append(at_a_time[-1] + 1)
             await trio.sleep(0.1)
+            at_a_time.append(at_a_time[-1] - 1)
 
     world.behave = at_once
     async with cluster(world, "n1", bus=_Bus()) as [router]:
@@ -52,4 +57,6 @@ async def test_a_node_that_closes_gives_many_leases_back(autojump_clock: trio.ab
         await router.close()
         # One after the other: 16 s for the leases, 320 s for the subscriptions.
         assert trio.current_time() - began < 4
+        # All at once, most would wait in the store's client until their time is over.
+        assert max(at_a_time) == RETURNS_AT_ONCE
     assert [await world.holder(f"s{number}") for number in range(SESSIONS)] == [None] * SESSIONS

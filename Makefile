@@ -6,6 +6,7 @@
 #   make check               linters, types, layers, contract markers
 #   make mutants [AREA=LV]   break the code on purpose and see the tests notice
 #   make bench [ARGS=…]      measure against the baselines
+#   make bench-sessions      kill nodes of session routers and count, then measure; ARGS go to the first
 #   make clean               remove what was built; .venv stays
 #
 # PYTHON names the interpreter that creates .venv, e.g. make PYTHON=python3.12 test
@@ -19,7 +20,7 @@ STAMP := $(VENV)/.installed
 RUN := $(VENV)/bin/python -m
 
 .DEFAULT_GOAL := test
-.PHONY: demo test test-all check mutants bench clean
+.PHONY: demo test test-all check mutants bench bench-sessions clean
 
 # The set-up script looks at the stamp again under a lock: two makes may get here at once.
 $(STAMP): pyproject.toml
@@ -47,6 +48,10 @@ mutants: $(STAMP)
 
 bench: $(STAMP)
 	$(RUN) benchmarks.run $(ARGS)
+
+bench-sessions: $(STAMP)
+	$(RUN) benchmarks.sessions.storm $(ARGS)
+	$(RUN) benchmarks.sessions.figures
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

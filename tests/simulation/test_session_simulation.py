@@ -144,6 +144,7 @@ async def end(world: World, node: Node, what: str, session_id: str) -> None:
 
 def check(world: World) -> None:
     """The invariants that need the whole history."""
+    assert world.violations == []
     by_turn: dict[str, list[Any]] = {}
     for run in world.runs:
         by_turn.setdefault(run.turn_id, []).append(run)
@@ -164,8 +165,8 @@ def check(world: World) -> None:
             assert done, f"{one.text} has a result that no turn returned"
         # What attached to a key has no message of its own; a message that was never queued may have left the key.
         if isinstance(one.error, ForwardTimeoutError) and not one.is_attached:
-            taken = any(one.turn_id in node.collected for node in world.lives)
-            assert taken or one.turn_id in world.taken_back or one.turn_id in died, f"{one.text} was lost"
+            told = one.turn_id in world.taken_back or one.turn_id in world.announced or one.turn_id in died
+            assert told or one.turn_id in world.died_with, f"{one.text} was lost"
             calm = world.taken_back.get(one.turn_id, 0.0) - CONFIG.idempotency_forward_ttl
             assert calm < SECONDS + 15.0, f"{one.text} was left in the inbox though all was well"
     check_keys(world)
@@ -181,7 +182,8 @@ def check_keys(world: World) -> None:
         for first, second in zip(runs, runs[1:], strict=False):
             ended = first.ended is not None and first.ended <= second.began
             why = [
-                "failed" if ended and first.result != "ok" else "",
+                "failed" if ended and (first.result != "ok" or first.turn_id in world.failed) else "",
+                "stopped" if ended and first.is_interrupted else "",
                 "died" if first.node.is_dead else "",
                 "freed" if any(first.began <= at <= second.began for at in world.resets.get(key, ())) else "",
             ]

@@ -15,6 +15,7 @@ from zlinkpy.cli.keygen import keygen
 from zlinkpy.cli.nodes import nodes
 from zlinkpy.cli.peers import peers
 from zlinkpy.cli.run import run
+from zlinkpy.cli.session import session
 from zlinkpy.cli.store import store
 
 
@@ -24,5 +25,5 @@ def main() -> None:
     """Run and operate nodes of a zlinkpy mesh. Start with: zlink demo"""
 
 
-for _command in (run, demo, nodes, peers, request, send, publish, subscribe, store, keygen, doctor):
+for _command in (run, demo, nodes, peers, request, send, publish, subscribe, session, store, keygen, doctor):
     main.add_command(_command)

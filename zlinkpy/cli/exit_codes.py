@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from zlinkpy.errors import ConfigurationError, DeadlineExceededError, UnavailableError
+from zlinkpy.errors import ConfigurationError, ErrorKind, ZlinkError
 
 
 class ExitCode(IntEnum):
@@ -44,6 +44,6 @@ def code_for(error: BaseException) -> ExitCode:
     """The exit code of a command that ended with `error`."""
     if isinstance(error, ConfigurationError):
         return ExitCode.CONFIGURATION
-    if isinstance(error, UnavailableError | DeadlineExceededError):
+    if isinstance(error, ZlinkError) and error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.DEADLINE_EXCEEDED):
         return ExitCode.UNAVAILABLE
     return ExitCode.FAILED

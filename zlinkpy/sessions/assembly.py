@@ -120,6 +120,14 @@ def assemble(config: RouterConfig, entropy: Entropy, given: Given, node_id: str 
     )
 
 
+def stores_at(url: str) -> SessionStores:
+    """The stores on the server at `url`, for whoever looks at them beside a router. Close them. Raises
+    ConfigurationError, for ``memory://`` too: those are of one router."""
+    if url.startswith(MEMORY):
+        raise ConfigurationError("memory:// is of one process, and no other one can see its sessions; name a server")
+    return open_session_stores(url)
+
+
 def _journal(stores: SessionStores) -> EventJournal:
     """The journal that goes with the stores: events are kept where the sessions are."""
     if isinstance(stores.backend, RedisBackend):

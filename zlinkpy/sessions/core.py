@@ -44,6 +44,8 @@ AnswerT = TypeVar("AnswerT")
 
 PUBLISH_LIMIT: Final = 2.0
 """Seconds a bus gets to take a signal."""
+RETURNS_AT_ONCE: Final = 16
+"""Leases on their way back to the store."""
 RETRY_PAUSE: Final = 1.0
 """Seconds before a store that raised is asked again for messages (SR-433)."""
 
@@ -159,6 +161,8 @@ class RouterCore:
         self.teardown_nursery: trio.Nursery
         self.background_nursery: trio.Nursery
         self.teardown_limit = trio.CapacityLimiter(8)
+        # A store's time limit counts from the call, so ten thousand calls at once would mostly time out unsent.
+        self.return_limit = trio.CapacityLimiter(RETURNS_AT_ONCE)
         self.poll_limit = trio.CapacityLimiter(4)
         self.cache: HandleCache
         self.renewer: LeaseRenewer
@@ -335,7 +339,8 @@ class RouterCore:
             seat.returning += 1
         with trio.CancelScope(shield=True), trio.move_on_after(self.config.lock_lease):
             try:
-                await self.store.release(held.lease)
+                async with self.return_limit:
+                    await self.store.release(held.lease)
             except SessionBackendError as error:
                 log.warning("the lease of session %r was not given back and will expire: %s", seat.session_id, error)
             except Exception:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from zlinkpy.sessions.events import Gap, TurnEvent
+from zlinkpy.sessions.event_streams import EventStream
+from zlinkpy.sessions.events import TurnEvent
 from zlinkpy.sessions.types import SessionSignal
 
 
@@ -56,6 +57,6 @@ class EventRail(Protocol):
         """Whether anybody listens here."""
         ...
 
-    def subscribe(self, session_id: str, from_seq: int | None) -> AsyncIterator[TurnEvent | Gap]:
+    def subscribe(self, session_id: str, from_seq: int | None) -> EventStream:
         """The session's events from now on, or the active turn's from a number on (SR-397, SR-456)."""
         ...

@@ -25,7 +25,7 @@ that one that is slow or blocked costs no other (facts §7; SR-014..017):
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
@@ -39,7 +39,7 @@ from zlinkpy.sessions.core import HeldLease, RouterCore
 from zlinkpy.sessions.dispatch import Dispatch, interrupt_here
 from zlinkpy.sessions.endings import Endings, PurgeHook
 from zlinkpy.sessions.errors import SessionSignalError
-from zlinkpy.sessions.events import Gap, TurnEvent
+from zlinkpy.sessions.event_streams import EventStream
 from zlinkpy.sessions.forwarding import Forwards
 from zlinkpy.sessions.futures import SubmitDisposition
 from zlinkpy.sessions.gate_machine import Gate, SessionSeat
@@ -165,6 +165,7 @@ class SessionRouter:
             codec=event_codec or EventCodec(),
             sign=core.signal,
             handler=dispatch.received,
+            hear_control=self._subscriptions.ensure,
             drain_timeout=self.config.relay_close_drain_timeout,
         )
         core.start_drain = self._start_drain
@@ -329,7 +330,7 @@ class SessionRouter:
         if not await core.publish(signal):
             raise SessionSignalError("the interrupt could not be published to the other nodes", applied="unknown")
 
-    def events(self, session_id: str, *, from_seq: int | None = None) -> AsyncIterator[TurnEvent | Gap]:
+    def events(self, session_id: str, *, from_seq: int | None = None) -> EventStream:
         """The session's events until it is released, deleted, evicted or the router closes.
 
         Args:

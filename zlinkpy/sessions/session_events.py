@@ -1,10 +1,12 @@
 """The event side of one router: relays of the turns that run here, streams of the subscribers here, and the bus and the
 journal between nodes (facts §6; SR section 21, SR-397..401, SR-418).
 
-An event of a turn is stamped once, goes to the streams of this node at once, and into the turn's relay. One task
-dispatches: it takes a batch from the wheel, writes it into the journal, and publishes it. In this order, so that a
-subscriber that listens first and reads the journal then misses nothing. A second task keeps the bus subscribed for the
-sessions somebody listens to here. Neither can hold up a turn: the relay is bounded and `emit` is synchronous.
+An event of a turn is stamped once, goes to the streams of this node at once, and into the turn's relay. Some tasks
+dispatch: each takes a batch from the wheel, writes it into the journal, and publishes it. In this order, so that a
+subscriber that listens first and reads the journal then misses nothing. One task was rejected: each batch waits for the
+store twice, and a turn's end waits for its batch, so that a node could end a hundred turns a second and no more. One
+more task keeps the bus subscribed for the sessions somebody listens to here. None can hold up a turn: the relay is
+bounded and `emit` is synchronous.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from zlinkpy.telemetry import get_logger
 
 log = get_logger("zlinkpy.sessions")
 
+DISPATCHERS: Final = 8
+"""Batches under way at once, each of another session."""
 DRAIN_SECONDS: Final = 2.0
 JOURNAL_SECONDS: Final = 2.0
 """How long one call of the journal may hold up the dispatch."""
@@ -88,6 +92,8 @@ class SessionEvents:
         sign: makes signals of this router.
         handler: gets the signals of the events channel that come for sessions listened to here; hands those of other
             routers to `received`.
+        hear_control: has the router hear the session's control signals, so that a stream ends with its session also on
+            a node that only listens (SR-322, SR-344).
         drain_timeout: seconds a turn's end waits for its events.
     """
 
@@ -99,6 +105,7 @@ class SessionEvents:
         codec: EventCodec,
         sign: Sign,
         handler: SignalHandler,
+        hear_control: Callable[[str], Awaitable[None]] | None = None,
         drain_timeout: float = DRAIN_SECONDS,
     ) -> None:
         self._bus = bus
@@ -106,9 +113,10 @@ class SessionEvents:
         self._codec = codec
         self._sign = sign
         self._handler = handler
+        self._hear_control = hear_control
         self._drain_timeout = drain_timeout
         self._wheel: RelayWheel[TurnEvent] = RelayWheel()
-        self._work = trio.Event()
+        self._idle = trio.lowlevel.ParkingLot()
         self._progress = trio.Event()
         self._hub = EventHub()
         self._hub.on_change = self._listeners_changed
@@ -119,7 +127,7 @@ class SessionEvents:
 
     def services(self) -> Sequence[Callable[[], Awaitable[None]]]:
         """Tasks that run as long as the router."""
-        return (self._dispatch, self._listen)
+        return (*(self._dispatch,) * DISPATCHERS, self._listen)
 
     # -- a turn --------------------------------------------------------------------------------------------------------
 
@@ -133,19 +141,19 @@ class SessionEvents:
         if relay.state is RelayState.OPEN:
             self._hub.emit(relay.session_id, stamped)
         self._wheel.push(relay, stamped, grade_of(stamped))
-        self._work.set()
+        self._idle.unpark()
 
     async def close_relay(self, relay: Relay[TurnEvent]) -> None:
         """See `TurnEventRelay.aclose`."""
         self._wheel.close(relay)
-        self._work.set()
+        self._idle.unpark()
         try:
             with trio.move_on_after(self._drain_timeout):
                 while relay.state is not RelayState.DONE:
                     await self._progress.wait()
         finally:
             self._wheel.abandon(relay)
-            self._work.set()
+            self._idle.unpark()
             if relay.dropped:
                 log.warning(
                     "%d events of a turn of session %r did not reach the other nodes", relay.dropped, relay.session_id
@@ -252,13 +260,12 @@ class SessionEvents:
 
     async def _dispatch(self) -> None:
         while True:
-            self._work = trio.Event()
             for relay in self._wheel.take_ended():
                 if relay.last_seq:
                     await self._finish(relay)
             batch = self._wheel.next_batch()
             if batch is None:
-                await self._work.wait()
+                await self._idle.park()
                 continue
             failed = len(batch.frames)
             try:
@@ -358,6 +365,8 @@ class SessionEvents:
             while ear.wanted:
                 ear.change = trio.Event()
                 if subscription is None:
+                    if self._hear_control is not None:
+                        await self._hear_control(session_id)
                     try:
                         subscription = await self._bus.subscribe(session_id, self._take, events=True)
                     except Exception as error:  # noqa: BLE001 - a bus of the application's

@@ -118,7 +118,11 @@ class SessionRecordStore(Protocol):
         ...
 
     async def delete(self, session_id: str, fence: int) -> Write:
-        """Remove the record. ABSENT when there is none."""
+        """Remove the record. ABSENT when there is none.
+
+        Calling it directly is unsupported: a turn under way, its handle and everybody who waits would live on. Use
+        `SessionRouter.delete` (SR-392).
+        """
         ...
 
 

@@ -66,9 +66,10 @@ class Subscriptions:
             await self._close(session_id, place.subscription)
 
     async def end_all(self) -> None:
-        """The router closes."""
-        for session_id in list(self._places):
-            await self.end(session_id)
+        """The router closes. All at once: each takes its time where the bus is away."""
+        async with trio.open_nursery() as nursery:
+            for session_id in list(self._places):
+                nursery.start_soon(self.end, session_id)
 
     async def end_quiet_ones(self) -> list[str]:
         """End those of sessions that had nothing to do here for long; which they were."""

@@ -44,7 +44,7 @@ from zlinkpy.sessions.errors import (
     TurnFailedError,
 )
 from zlinkpy.sessions.events import RejectedAt
-from zlinkpy.sessions.forwarding import Forwards
+from zlinkpy.sessions.forwarding import Forwards, Waiting
 from zlinkpy.sessions.gate_machine import YIELD_QUIET, SessionSeat
 from zlinkpy.sessions.payloads import TurnFailure
 from zlinkpy.sessions.settlement import Settlement, Work
@@ -452,14 +452,31 @@ class TurnPass:
                     self._core.forwards.withdraw(forward)
                 await self._not_started(work, str(error))
                 return
-            # It may be queued. A freed key would let a retry run beside it; the deadline ends the wait.
+            # It may be queued: a freed key would let a retry run beside it. It may not be: nobody else has it.
             log.warning("whether a message of session %r was put back is unknown: %s", self._session_id, error)
+            self._core.background_nursery.start_soon(self._deliver_later, message, delivery_id, forward)
         else:
             if forward is not None:
                 forward.inbox_id = inbox_id
         work.is_settled = True
         if forward is not None:
             self._forwards.watch(forward)
+
+    async def _deliver_later(self, message: InboundMessage, delivery_id: str, forward: Waiting | None) -> None:
+        core = self._core
+        with trio.move_on_after(core.config.idempotency_forward_ttl):
+            while True:
+                await trio.sleep(RETRY_PAUSE)
+                try:
+                    inbox_id = await core.inbox.deliver(message, delivery_id)
+                except SessionInboxError as error:
+                    log.debug("a message of session %r is still not put back: %s", self._session_id, error)
+                    continue
+                if forward is not None:
+                    forward.inbox_id = inbox_id
+                await core.ring_peers(self._session_id, inbox_id, message.turn_id)
+                core.ring(self._session_id)
+                return
 
     async def _not_started(self, work: Work, why: str) -> None:
         log.warning("a message of session %r could not be put back: %s", self._session_id, why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -11,7 +12,7 @@ import trio
 from tests.contract.sessions.events.nodes import Reader, Sides, outputs, settle
 from zlinkpy.sessions import events as ev
 from zlinkpy.sessions.payloads import EventCodec
-from zlinkpy.sessions.types import InterruptReason
+from zlinkpy.sessions.types import InterruptReason, SessionSignal
 
 
 @pytest.mark.contract("SR-326")
@@ -158,14 +159,34 @@ async def test_a_backlog_leaves_in_batches_of_256(autojump_clock: object, world:
         outputs(relay, 1, 600)
     for relay in relays:
         await relay.aclose()
-    assert [(batch[0].session_id, len(batch)) for batch in world.bus.batches] == [
-        ("s0", 256),
-        ("s1", 256),
-        ("s0", 256),
-        ("s1", 256),
-        ("s0", 88),
-        ("s1", 88),
-    ]
+    sent = [(batch[0].session_id, len(batch)) for batch in world.bus.batches]
+    for session_id in ("s0", "s1"):
+        assert [size for each, size in sent if each == session_id] == [256, 256, 88]
+    # Neither waits for the other's second batch.
+    assert [{each for each, _ in sent[first : first + 2]} for first in (0, 2, 4)] == [{"s0", "s1"}] * 3
+
+
+async def test_many_turns_do_not_wait_for_each_other_s_batches(
+    autojump_clock: object, world: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world.add("n1")
+    publish_all = world.bus.publish_all
+
+    async def slowly(signals: Sequence[SessionSignal]) -> None:
+        await trio.sleep(0.05)
+        await publish_all(signals)
+
+    monkeypatch.setattr(world.bus, "publish_all", slowly)
+    relays = [one.events.open_relay(f"s{number}", f"t{number}") for number in range(80)]
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for relay in relays:
+            outputs(relay, 1, 1)
+            nursery.start_soon(relay.aclose)
+    # One after the other would be 4 s, and those behind the first 2 s would be lost.
+    assert trio.current_time() - began <= 80 * 0.05 / 8 + 0.1
+    assert len(world.bus.payloads) == 80
+    assert sum(relay.dropped_event_count for relay in relays) == 0
 
 
 async def test_frames_of_a_bus_that_is_down_are_lost_counted_and_said_twice(

@@ -67,6 +67,7 @@ class Run:
     token: int | None
     began: float
     ended: float | None = None
+    is_interrupted: bool = False
     result: str = ""
     """"ok", "failed", "stopped", or "" while it runs."""
 
@@ -152,6 +153,8 @@ class SimulatedBus:
         if signal.kind is SignalKind.TURN_RESULT:
             # Said, whether anybody hears it or not.
             world.announced.add(str(signal.payload.get("turn")))
+            if signal.payload["outcome"] != "RESULT":
+                world.failed.add(str(signal.payload.get("turn")))
         if self._node.is_dead or (world.is_troubled and world.chance.random() < 0.03):
             await trio.lowlevel.checkpoint()
             raise SessionSignalError("the bus does not answer", applied="unknown")
@@ -195,11 +198,12 @@ class Worker:
     _stop: trio.Event | None = None
     _offered: list[TurnInput] = field(factory=list)
     _last: str = ""
+    _run: Run | None = None
 
     async def run_turn(self, ctx: TurnContext) -> TurnResult:
         world, chance = self.node.world, self.node.world.chance
         text = ctx.input.text
-        run = world.began(self, ctx)
+        run = self._run = world.began(self, ctx)
         self._last = text
         self._stop = trio.Event()
         try:
@@ -225,7 +229,8 @@ class Worker:
 
     def interrupt(self, reason: InterruptReason, turn_id: str | None = None) -> None:
         self.node.world.reached[f"interrupt {reason.value}"] += 1
-        if self._stop is not None:
+        if self._stop is not None and self._run is not None:
+            self._run.is_interrupted = True
             self._stop.set()
 
     def offer(self, input: TurnInput) -> bool:
@@ -270,6 +275,10 @@ class World:
         self.purged: dict[str, list[float]] = {}
         self.absorbed_by: dict[str, set[str]] = {}
         """Text of a turn -> texts it took in."""
+        self.violations: list[str] = []
+        """What must not be; an assertion here would end up as a failed turn."""
+        self.failed: set[str] = set()
+        """Turn ids that were told to have failed."""
         self.announced: set[str] = set()
         """Turn ids whose end was told, to whom it may concern."""
         self.fences: dict[str, int] = {}
@@ -365,7 +374,8 @@ class World:
             if other is run or other.session_id != run.session_id or other.ended is not None or other.node.is_dead:
                 continue
             self.reached["beside a lost lease"] += 1
-            assert other.token != run.token, f"two turns of {run.session_id} under one lease"
+            if other.token == run.token:
+                self.violations.append(f"two turns of {run.session_id} under one lease: {other.text} and {run.text}")
 
     def applied(self, node: Node, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
         """A store call had its effect."""
@@ -392,7 +402,8 @@ class World:
             # Its own attempt's key is freed by its holder's failure; anybody else's only when it was stale.
             own = holder.startswith(f"{node.name}/{node.router._core.instance}/")  # type: ignore[union-attr]
             self.note("reset", node.name, key, "own" if own else "stale")
-            self.resets.setdefault(key, []).append(trio.current_time())
+            if not own:
+                self.resets.setdefault(key, []).append(trio.current_time())
             self.reached["own reset" if own else "stale reset"] += 1
         elif name == "provision" and answer is not Write.FENCED:
             self.fences[arguments[0]] = max(self.fences.get(arguments[0], 0), arguments[2])
@@ -400,7 +411,8 @@ class World:
             session_id, token = arguments[0], arguments[3]
             self.note("commit", node.name, session_id, token, answer.value)
             if answer is Write.OK:
-                assert token >= self.fences.get(session_id, 0), f"a superseded lease wrote to {session_id}"
+                if token < self.fences.get(session_id, 0):
+                    self.violations.append(f"a superseded lease wrote to {session_id}")
                 self.written.add(arguments[4])
             self.reached[f"commit {answer.value}"] += 1
         elif name in ("acquire_holder", "release_holder", "mark_done", "put_if_absent", "discard_reservation"):

@@ -144,6 +144,7 @@ async def end(world: World, node: Node, what: str, session_id: str) -> None:
 
 def check(world: World) -> None:
     """The invariants that need the whole history."""
+    assert world.violations == []
     by_turn: dict[str, list[Any]] = {}
     for run in world.runs:
         by_turn.setdefault(run.turn_id, []).append(run)
@@ -181,7 +182,8 @@ def check_keys(world: World) -> None:
         for first, second in zip(runs, runs[1:], strict=False):
             ended = first.ended is not None and first.ended <= second.began
             why = [
-                "failed" if ended and first.result != "ok" else "",
+                "failed" if ended and (first.result != "ok" or first.turn_id in world.failed) else "",
+                "stopped" if ended and first.is_interrupted else "",
                 "died" if first.node.is_dead else "",
                 "freed" if any(first.began <= at <= second.began for at in world.resets.get(key, ())) else "",
             ]

@@ -66,10 +66,7 @@ async def run_turn(core: RouterCore, work: Work, running: RunningTurn, held: Hel
     relay = core.events.open_relay(session_id, work.turn_id)
     running.turn_id, running.scope, running.reasons = work.turn_id, trio.CancelScope(), set()
     try:
-        try:
-            ended = await _handled(core, work, running, held, view, relay)
-        finally:
-            running.turn_id = running.scope = None
+        ended = await _handled(core, work, running, held, view, relay)
         if isinstance(ended, TurnResult):
             relay.emit(TurnCompleted(success=ended.success, answer=ended.answer, completion=ended.completion))
         else:
@@ -87,9 +84,10 @@ async def _handled(
     attrs = deepcopy(dict(view.attrs))
     result: object = None
     context: TurnContextOfRouter | None = None
-    assert running.scope is not None
+    scope = running.scope
+    assert scope is not None
     try:
-        with running.scope:
+        with scope:
             async with trio.open_nursery() as nursery:
                 context = TurnContextOfRouter(
                     session_id=message.session_id,
@@ -115,10 +113,13 @@ async def _handled(
             log.info("turn %s of session %r raised %r", work.turn_id, message.session_id, error)
             work.error = turn_failed(error)
             return TurnFailure.of(work.error)
+    finally:
+        # What interrupts from here on comes too late to have stopped it, though it is not committed yet.
+        running.turn_id = running.scope = None
     if not held.is_usable:
         return _lost(work)
     if not isinstance(result, TurnResult):
-        why = "was cancelled" if running.scope.cancelled_caught else f"returned {type(result).__name__}, no TurnResult"
+        why = "was cancelled" if scope.cancelled_caught else f"returned {type(result).__name__}, no TurnResult"
         return TurnFailure(FailureCode.FAILED, f"turn {work.turn_id} {why}")
     assert context is not None
     if context.state != view.state or context.attrs != dict(view.attrs):

@@ -185,6 +185,10 @@ async def _until_told(turn: Turn) -> None:
     await turn.end.wait()
 
 
+TURN_LIMIT = 120.0
+"""Seconds within which every turn of a test starts."""
+
+
 class World:
     """A cluster in one process."""
 
@@ -281,12 +285,14 @@ class World:
 
     async def turn(self, number: int = -1) -> Turn:
         """The turn with this number, counted from 0, once it has started; -1: the next one, or the last one running."""
-        while True:
-            if number >= 0 and len(self.turns) > number:
-                return self.turns[number]
-            if number < 0 and self.turns and not self.turns[-1].end.is_set():
-                return self.turns[-1]
-            await self.started.wait()
+        with trio.fail_after(TURN_LIMIT):
+            while True:
+                if number >= 0 and len(self.turns) > number:
+                    return self.turns[number]
+                if number < 0 and self.turns and not self.turns[-1].end.is_set():
+                    return self.turns[-1]
+                await self.started.wait()
+        raise AssertionError("a turn that comes late is an error of its own")
 
     async def holder(self, session_id: str = "s") -> str | None:
         found = await self.stores.leases.find_holder(session_id)

@@ -122,16 +122,18 @@ async def test_a_turn_that_cannot_be_stopped(autojump_clock: trio.abc.Clock) -> 
     async with cluster(world, "n1", "n2") as [one, two]:
         found = await submit(one)
         turn = await world.turn()
-        begin = trio.current_time()
-        assert not await one.close()
-        assert "release" not in world.calls(node="n1")
-        world.behave = at_once
-        second = await submit(two, "second")
-        world.log.clear()
-        assert (await settled(second, 50)).answer == "second"
-        assert 29 <= world_began(world, 1) - begin <= 46
-        assert not world.calls("extend", node="n1")
-        turn.finish()
+        try:
+            begin = trio.current_time()
+            assert not await one.close()
+            assert "release" not in world.calls(node="n1")
+            world.behave = at_once
+            second = await submit(two, "second")
+            world.log.clear()
+            assert (await settled(second, 50)).answer == "second"
+            assert 29 <= world_began(world, 1) - begin <= 46
+            assert not world.calls("extend", node="n1")
+        finally:
+            turn.finish()
         await error_of(found)
 
 

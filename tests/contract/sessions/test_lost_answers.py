@@ -131,6 +131,26 @@ async def test_what_is_kept_of_an_interrupted_turn(autojump_clock: trio.abc.Cloc
             assert entry is None
 
 
+@pytest.mark.contract("SR-447")
+async def test_an_interrupt_that_comes_after_the_handler_returned(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with cluster(world, "n1") as [router]:
+        found = await submit(router, key="k")
+        turn = await world.turn()
+        turn.ctx.state = b"new"
+
+        async def late(_: str, name: str, __: tuple[Any, ...]) -> None:
+            if name == "commit":
+                await router.interrupt("s", InterruptReason.SESSION_RELEASED)
+
+        world.before_call = late
+        turn.finish("whole")
+        assert (await settled(found)).answer == "whole"
+        entry = await world.stores.idempotency.find("k")
+        assert entry is not None
+        assert entry.status is IdempotencyStatus.DONE
+
+
 @pytest.mark.contract("SR-458", "SR-409")
 async def test_a_node_without_the_handler(autojump_clock: trio.abc.Clock) -> None:
     world = World()

@@ -17,6 +17,7 @@ handle, over many turns (SR-145). Who wants to do something takes the gate first
     handle_closed          lease held, gate taken               return_pending: who leaves returns it
     return_begun           -                                    lease none, one more return on its way
     return_done            yielding                             quiet for 500 ms, so that the asker gets the lease first
+    return_done            doorbell set, closing                relay owed
     return_done, leave     doorbell set, gate free              DRAIN / WAKE; closing, relay owed: RELAY, marks off
     leave                  return_pending, lease, no handle     gate = RETURN; RETURN
     leave                  somebody is expected                 gate = expected: a release does not race with rings
@@ -169,6 +170,9 @@ class SessionSeat(Generic[LeaseT]):
         if self.yielding:
             self.yielding = False
             self.quiet_until = now + YIELD_QUIET
+        if self.doorbell and not accepting:
+            # Rung for before this node began to close: whoever is told by nobody else would wait for the next poll.
+            self.relay_owed = True
         return self._after(now, accepting=accepting)
 
     def leave(self, now: float, *, has_handle: bool, accepting: bool) -> list[SeatAction]:

@@ -47,7 +47,9 @@ class LeaseRenewer:
         return len(self._shards)
 
     def start(self, held: HeldLease) -> None:
-        """Renew a lease from now on."""
+        """Renew a lease from now on. One that is won while the router closes is given back by who won it."""
+        if self._core.is_closed:
+            return
         if not self._shards:
             scope = trio.CancelScope()
             held.attach(scope.cancel)

@@ -86,7 +86,8 @@ class Submission:
         core.check_outside(request.session_id, "submit to")
         core.begin_work()
         try:
-            disposition = await self._submit(request)
+            with self._subscriptions.used(request.session_id):
+                disposition = await self._submit(request)
         finally:
             core.end_work()
         core.metrics.on_submit_outcome(disposition.kind)

@@ -7,7 +7,9 @@ listens here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import trio
@@ -37,6 +39,7 @@ class Subscriptions:
         self._handler = handler
         self._places: dict[str, _Place] = {}
         self._opening: dict[str, trio.Event] = {}
+        self._users: Counter[str] = Counter()
 
     def __contains__(self, session_id: str) -> bool:
         return session_id in self._places
@@ -59,8 +62,26 @@ class Subscriptions:
             del self._opening[session_id]
             opened.set()
 
+    @contextmanager
+    def used(self, session_id: str) -> Iterator[None]:
+        """A submit is under way: whoever ends the session meanwhile leaves it its place."""
+        self._users[session_id] += 1
+        try:
+            yield
+        finally:
+            self._users[session_id] -= 1
+            if not self._users[session_id]:
+                del self._users[session_id]
+
     async def end(self, session_id: str) -> None:
-        """The session is over here."""
+        """The session is over here. What came to it meanwhile goes on hearing: a future that waits in a node that is
+        deaf would miss the next EVICT and last until its deadline."""
+        core = self._core
+        if self._users[session_id] or core.forwards.of_session(session_id) or core.events.has_subscribers(session_id):
+            return
+        await self._end(session_id)
+
+    async def _end(self, session_id: str) -> None:
         place = self._places.pop(session_id, None)
         if place is not None and place.subscription is not None:
             await self._close(session_id, place.subscription)
@@ -69,7 +90,7 @@ class Subscriptions:
         """The router closes. All at once: each takes its time where the bus is away."""
         async with trio.open_nursery() as nursery:
             for session_id in list(self._places):
-                nursery.start_soon(self.end, session_id)
+                nursery.start_soon(self._end, session_id)
 
     async def end_quiet_ones(self) -> list[str]:
         """End those of sessions that had nothing to do here for long; which they were."""

@@ -134,6 +134,8 @@ class TurnPass:
         failure = TurnFailure(FailureCode.FAILED, "the pass that had the message was cancelled")
         try:
             core.enter_turn(self._session_id, lambda: self._is_over)
+            # A release or delete that was under way may have ended the node's place on the bus.
+            await core.ensure_subscribed(self._session_id)
             if self._own is not None:
                 await self._submitted(self._own)
             else:

@@ -74,6 +74,29 @@ async def test_a_turn_that_does_not_end(autojump_clock: trio.abc.Clock, timeout:
         assert await world.stores.idempotency.find("k") is None
 
 
+@pytest.mark.contract("SR-284", "SR-140")
+async def test_a_lease_that_is_won_while_the_router_closes(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with cluster(world, "n1") as [router]:
+
+        async def slow(_: str, name: str, __: tuple[Any, ...]) -> None:
+            if name == "try_acquire":
+                await trio.sleep(5)
+
+        world.before_call = slow
+        async with trio.open_nursery() as nursery:
+
+            async def late() -> None:
+                with pytest.raises(RouterClosedError):
+                    await submit(router, key="k")
+
+            nursery.start_soon(late)
+            await trio.sleep(1)
+            assert not await router.close()
+        assert await world.holder() is None
+        assert await world.stores.idempotency.find("k") is None
+
+
 @pytest.mark.contract("SR-285")
 async def test_a_lease_store_that_fails_at_the_end(autojump_clock: trio.abc.Clock) -> None:
     world = World()

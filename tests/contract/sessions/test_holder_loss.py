@@ -315,3 +315,37 @@ async def test_the_recovery_frame_belongs_to_no_turn(autojump_clock: trio.abc.Cl
         [frame] = scene.events("rail")
         assert (frame.turn_id, frame.seq, frame.reason) == (None, None, InterruptReason.HOLDER_LOST)
         turn.finish()
+
+
+@pytest.mark.contract("SR-404", "SR-225")
+async def test_who_was_taken_for_dead_does_not_write_over_the_retry(autojump_clock: trio.abc.Clock) -> None:
+    scene = Scene()
+    async with nodes(scene, "n1", "n2") as [one, two]:
+        await one_turn(scene, one)
+        first = await submit(two, key="k")
+        turn = await scene.turn(1)
+        untouched = await scene.fail_calls("n1", "touch")
+        assert type(await error_of(first, 60)) is HolderLostError
+        scene.hooks.remove(untouched)
+        retry = await submit(two, key="k")
+        assert retry.kind is DispositionKind.FORWARDED
+        before = await scene.entry()
+        turn.finish("the old result")
+        following = await scene.turn(2)
+        refused = [entry for entry in scene.log if entry[1] == "mark_done"]
+        assert len(refused) == 1
+        told = [each.payload for each in scene.published(SignalKind.TURN_RESULT, "n1") if "turn" in each.payload]
+        assert [(each["turn"], each["answer"]) for each in told if each.get("idem")] == [
+            (first.turn_id, "the old result")
+        ]
+        assert not retry.future.done()
+        now = await scene.entry()
+        assert before is not None
+        assert now is not None
+        assert (now.status, now.epoch, now.result) == (IdempotencyStatus.IN_FLIGHT, before.epoch, None)
+        following.finish("the new result")
+        assert (await settled(retry)).answer == "the new result"
+        found = await scene.entry()
+        assert found is not None
+        assert found.result is not None
+        assert found.result.answer == "the new result"

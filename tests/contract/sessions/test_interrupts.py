@@ -156,3 +156,16 @@ async def test_a_bus_that_is_down_stops_no_local_interrupt(autojump_clock: trio.
             await one.interrupt("s")
         assert turn.session.interrupts == [InterruptReason.USER]
         await settled(submitted)
+
+
+@pytest.mark.contract("SR-313", "SR-407")
+async def test_a_turn_that_the_orphan_scan_began_hears_an_interrupt(autojump_clock: trio.abc.Clock) -> None:
+    scene = Scene()
+    async with nodes(scene, "n1", "n2") as [one, two]:
+        await scene.queue("orphan")
+        turn = await scene.turn(0)
+        others = {"n1": two, "n2": one}
+        await others[turn.session.node].interrupt("s")
+        await wait_all_tasks_blocked()
+        assert turn.session.interrupts == [InterruptReason.USER]
+        turn.finish()

@@ -326,3 +326,50 @@ async def test_a_session_that_is_quiet_for_long_is_unsubscribed(autojump_clock: 
         scene.log.clear()
         await one_turn(scene, two)
         assert scene.calls(node="n2")[0] == "subscribe"
+
+
+@pytest.mark.contract("SR-275", "SR-143")
+async def test_what_comes_during_a_delete_hears_of_the_next_end(autojump_clock: trio.abc.Clock) -> None:
+    scene = Scene()
+    found: list[Any] = []
+
+    async def late(session_id: str) -> None:
+        # Everything was purged, and nobody was told yet.
+        if not found:
+            found.append(await submit(one, "late", session_id))
+
+    async with nodes(scene, "n1", purge_hooks=[late]) as [one], nodes(scene, "n2") as [two]:
+        await one_turn(scene, one)
+        await one.delete("s")
+        assert not found[0].future.done()
+        await two.release("s")
+        assert type(await error_of(found[0])) is SessionEvictedError
+
+
+@pytest.mark.contract("SR-313", "SR-143")
+@pytest.mark.parametrize("end", ["release", "delete"])
+async def test_a_submit_that_overlaps_an_end_is_not_deaf(autojump_clock: trio.abc.Clock, end: str) -> None:
+    scene = Scene()
+    async with nodes(scene, "n1", "n2") as [one, two]:
+        await one_turn(scene, one)
+        there, go_on = trio.Event(), trio.Event()
+
+        async def hold(node: str, name: str, _: object) -> None:
+            if (node, name) == ("n1", "load") and not there.is_set():
+                there.set()
+                await go_on.wait()
+
+        scene.hooks.append(hold)
+        found: list[Any] = []
+
+        async def overlapping() -> None:
+            found.append(await submit(one, "overlaps"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(overlapping)
+            await there.wait()
+            await (one.release("s") if end == "release" else one.delete("s"))
+            go_on.set()
+        await scene.turn(1)
+        await two.interrupt("s")
+        assert (await settled(found[0])).completion == "interrupted"

@@ -248,3 +248,21 @@ async def test_what_was_collected_and_not_started_is_put_back(autojump_clock: tr
                 assert entry is not None
                 assert entry.holder_id is None
         assert len(scene.turns) == 1
+
+
+@pytest.mark.contract("SR-290")
+async def test_what_was_rung_for_before_the_closing_goes_to_a_peer_at_once(autojump_clock: trio.abc.Clock) -> None:
+    scene = Scene()
+    async with nodes(scene, "n1", "n2") as [one, two]:
+        await busy_turn(scene, one)
+        waiting = await submit(two, "queued")
+        await trio.sleep(1)
+        scene.log.clear()
+        closed = trio.current_time()
+        await one.close()
+        turn = await scene.turn(1)
+        assert (turn.session.node, turn.text) == ("n2", "queued")
+        assert trio.current_time() - closed < 2
+        assert len(scene.published(SignalKind.MESSAGE_ENQUEUED, "n1")) == 1
+        turn.finish()
+        await settled(waiting)

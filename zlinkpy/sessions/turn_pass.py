@@ -291,6 +291,10 @@ class TurnPass:
         """Ask for a batch whose answer was lost until it is there: nobody else can (SR-426)."""
         while self._unanswered is not None and trio.current_time() - self._unanswered[2] < BATCH_MEMORY:
             await trio.sleep(RETRY_PAUSE)
+            if self._core.is_closed:
+                # A closed router waits for nobody. Their keys are free when the forward TTL is over (SR-461).
+                log.error("a batch of session %r was never answered; its messages, if any, are lost", self._session_id)
+                return False
             batch_id, upto, _ = self._unanswered
             try:
                 with trio.CancelScope(shield=True):

@@ -77,6 +77,20 @@ async def test_a_batch_whose_answer_is_lost(autojump_clock: trio.abc.Clock) -> N
         assert sorted(texts(world)) == ["0", "1", "2", "3", "mine"]
 
 
+@pytest.mark.contract("SR-282")
+async def test_a_batch_that_is_never_answered_does_not_hold_a_closing_router(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    world.behave = at_once
+    async with cluster(world, "n1") as [router]:
+        await world.stores.inbox.deliver(InboundMessage("s", "chat", "x"))
+        world.stores.inbox.backend.plan("after", operation="collect", times=1_000)
+        router._core.ring("s")
+        await trio.sleep(5)
+        began = trio.current_time()
+    # The bounds of a close, and one pause between two questions.
+    assert trio.current_time() - began < 60
+
+
 @pytest.mark.contract("SR-428")
 @pytest.mark.parametrize("stage", ["before", "after"])
 async def test_a_result_that_cannot_be_written_for_a_while(autojump_clock: trio.abc.Clock, stage: Any) -> None:

@@ -59,6 +59,7 @@ from zlinkpy.sessions.errors import (
     UnknownHandlerError,
     UnreadableMessageError,
 )
+from zlinkpy.sessions.event_streams import EventStream
 from zlinkpy.sessions.events import (
     Gap,
     InterruptedAt,
@@ -76,10 +77,12 @@ from zlinkpy.sessions.events import (
 from zlinkpy.sessions.futures import SubmitDisposition, TurnFuture
 from zlinkpy.sessions.handlers import SessionHandler
 from zlinkpy.sessions.metrics import SessionMetrics
+from zlinkpy.sessions.payloads import EventCodec
 from zlinkpy.sessions.router import SessionRouter
 from zlinkpy.sessions.spi import LiveSession, TurnContext
 from zlinkpy.sessions.types import (
     ClusterSessionStatus,
+    DeploymentMode,
     DispositionKind,
     InterruptReason,
     LiveSessionStatus,
@@ -89,6 +92,7 @@ from zlinkpy.sessions.types import (
     RouterConfig,
     SubmitRequest,
     TurnInput,
+    TurnProgress,
     TurnResult,
 )
 from zlinkpy.wire import RuntimeState as HostState
@@ -101,8 +105,11 @@ __all__ = [
     "ConflictingHandlerError",
     "DataLostError",
     "DeadlineExceededError",
+    "DeploymentMode",
     "DispositionKind",
     "ErrorKind",
+    "EventCodec",
+    "EventStream",
     "FanoutStatus",
     "ForwardTimeoutError",
     "Gap",
@@ -172,6 +179,7 @@ __all__ = [
     "TurnFailedError",
     "TurnFuture",
     "TurnInput",
+    "TurnProgress",
     "TurnResult",
     "TurnStarted",
     "TypeMismatchError",

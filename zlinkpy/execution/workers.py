@@ -61,9 +61,10 @@ DRAIN_SECONDS = 0.010
 DRAIN_JOBS = 1024
 """Most turns without a checkpoint: under a clock that stands still, time alone would never end the stretch."""
 
-BEHIND_JOBS = 48
-"""Most turns between two rotations of a receiver that is behind. Fewer than one source's rotation brings: what arrives
-faster than it is worked on shows in the queue, however fast the handlers are, and peers are told to pause (SA-232)."""
+SUSPENDED_JOBS = 48
+"""Most turns between two rotations of the receiver once a handler has suspended in between: each then costs a pass of
+the scheduler. Fewer than one source's rotation brings: what arrives faster than it is worked on shows in the queue,
+and peers are told to pause (SA-232)."""
 
 SPARE_WORKERS = 64
 """Idle workers kept. A burst of waiting handlers may need thousands of tasks; those above this number end."""
@@ -94,11 +95,6 @@ class Job(Protocol):
 
 class Receiver(Protocol):
     """Where jobs come from, when it lets a worker do its waiting and serving. `serve` is where it calls `submit`."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the last rotation left something unread."""
-        ...
 
     async def borrow(self) -> None:
         """Make the caller the one who waits and serves."""
@@ -343,7 +339,7 @@ class Workers:
                         self._tell_idle()
                         await receiver.wait(busy=holds)
                         self._until = now() + DRAIN_SECONDS
-                        self._left = BEHIND_JOBS if receiver.is_behind else DRAIN_JOBS
+                        self._left = DRAIN_JOBS
                     if not self._token:
                         # Taken before the sinks submit: nobody has to be woken for what is drained here.
                         holds = self._token = True
@@ -392,7 +388,7 @@ class Workers:
                     else:
                         suspended = True
                         if self._leader is task:
-                            self._left = left
+                            self._left = min(left, SUSPENDED_JOBS)
                         await self._finish(job, task, context, coroutine, request)
             except BaseException as error:  # noqa: BLE001 - sorted in _escape
                 self._escape(job, error)

@@ -183,11 +183,6 @@ class Listener(Protocol):
 class LendableStage(Protocol):
     """A receive stage whose serving task can be replaced for a while; the rules are those of `receive_stage.py`."""
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether the last rotation left something unread."""
-        ...
-
     async def borrow(self) -> None:
         """Take the place of the transport's own task; returns when that has stopped serving."""
 

@@ -88,7 +88,7 @@ class LeaseRenewal:
         self._in_flight = False
 
     @property
-    def expires_at(self) -> float:
+    def lapses_at(self) -> float:
         """From when on somebody else may hold the lease."""
         return self._succeeded + self._duration
 
@@ -96,13 +96,13 @@ class LeaseRenewal:
         """When `poll` is due, or None when it is over."""
         if self.state is not RenewalState.HELD:
             return None
-        return self.expires_at if self._in_flight else min(self._due, self.expires_at)
+        return self.lapses_at if self._in_flight else min(self._due, self.lapses_at)
 
     def poll(self, now: float) -> RenewalStep | None:
         """What is due. After RENEW one `settle` has to follow."""
         if self.state is not RenewalState.HELD:
             return None
-        if now >= self.expires_at:
+        if now >= self.lapses_at:
             return self._lose()
         if self._in_flight or now < self._due:
             return None

@@ -99,7 +99,7 @@ class LeaseRenewer:
                 if step is RenewalStep.RENEW:
                     # In the middle of a call the local deadline still holds (SR-167).
                     answer: bool | None = None
-                    with trio.move_on_at(renewal.expires_at):
+                    with trio.move_on_at(renewal.lapses_at):
                         answer = await self._ask(held)
                     step = renewal.settle(answer, sent_at, trio.current_time())
                 if step is RenewalStep.TOUCH:
@@ -163,11 +163,11 @@ class LeaseRenewer:
         """A thread in the middle of a call cannot say that a lease's time is over (SR-384)."""
         while True:
             now = trio.current_time()
-            for held in [each for each in self._held if now >= each.renewal.expires_at]:
+            for held in [each for each in self._held if now >= each.renewal.lapses_at]:
                 if held.renewal.lose():
                     self._core.lease_lost(held)
                 self._held.discard(held)
-            due = min((each.renewal.expires_at for each in self._held), default=now + IDLE_WAIT)
+            due = min((each.renewal.lapses_at for each in self._held), default=now + IDLE_WAIT)
             with trio.move_on_at(due):
                 await self._changed.wait()
                 self._changed = trio.Event()

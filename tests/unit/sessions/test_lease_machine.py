@@ -33,7 +33,7 @@ def test_a_renewal_that_raises_is_repeated_in_time() -> None:
             one.settle(None if now < 21.0 else True, now, now)
     assert sent == [10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 22.0]
     assert one.state is RenewalState.HELD
-    assert one.expires_at == 52.0
+    assert one.lapses_at == 52.0
 
 
 @pytest.mark.contract("SR-167", "SR-384")
@@ -57,7 +57,7 @@ def test_the_deadline_counts_from_when_the_last_success_was_sent() -> None:
     one = renewal()
     one.poll(10.0)
     one.settle(True, 10.0, 17.0)
-    assert one.expires_at == 40.0
+    assert one.lapses_at == 40.0
     one.poll(20.0)
     assert one.next_deadline() == 40.0
     assert one.poll(40.0) is RenewalStep.LOST

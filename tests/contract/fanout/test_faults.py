@@ -109,6 +109,7 @@ async def test_a_cut_subscription_is_not_ready_at_once(fast_clock: object, socke
         await heard.event_arrives(3)
 
 
+@pytest.mark.slow
 async def test_a_slow_network_below_the_deadline_costs_a_subscription_nothing(
     fast_clock: object, sockets: World
 ) -> None:

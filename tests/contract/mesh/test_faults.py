@@ -92,6 +92,7 @@ async def test_one_cut_socket_of_a_connection_takes_the_rest_along(
 @each_kind
 @pytest.mark.contract("LV-74", "LV-65")
 @pytest.mark.parametrize("fault", ["delay", "throttle", "hold"])
+@pytest.mark.slow
 async def test_a_slow_network_below_the_deadline_costs_nothing(
     fast_clock: object, sockets: World, kind: str, fault: str
 ) -> None:

@@ -304,6 +304,7 @@ async def test_a_pause_while_leftovers_are_read_loses_nothing(world: World, cloc
         assert link.receiver.records == WORDS
 
 
+@pytest.mark.slow
 async def test_a_pause_that_stays_drops_leftovers_in_the_end(world: World, clock: MockClock, direction: str) -> None:
     async with AsyncExitStack() as stack:
         link = await link_of(stack, world, direction, queue=1000)

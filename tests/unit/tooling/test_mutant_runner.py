@@ -81,6 +81,7 @@ def write(project: Path, *entries: dict[str, object], file: str = "LV.toml") -> 
     (project / "tests" / "mutants" / file).write_text(text, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_it_tells_killed_from_unnoticed_and_from_broken_beyond_running(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def test_the_demo_speaks_json_and_ends_in_order_on_ctrl_c(place: Path, temporary
     assert folders_gone(temporary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["twice", "killed"])
 def test_no_node_outlives_the_demo(place: Path, temporary: Path, how: str) -> None:
     with running("demo", "--headless", cwd=place) as demo:

@@ -17,6 +17,7 @@ from typing import Any
 import redis
 import trio
 
+from benchmarks.sessions.bare import BareSession
 from benchmarks.sessions.ledger import Ledger
 from zlinkpy.sessions.errors import SessionError
 from zlinkpy.sessions.handlers import SessionHandler
@@ -24,10 +25,8 @@ from zlinkpy.sessions.router import SessionRouter
 from zlinkpy.sessions.spi import TurnContext
 from zlinkpy.sessions.types import (
     DeploymentMode,
-    InterruptReason,
     LiveSessionStatus,
     RouterConfig,
-    TurnInput,
     TurnResult,
 )
 
@@ -48,10 +47,8 @@ class Storm(SessionHandler, ref="storm"):
         return StormSession(self._ledger, self._node, self._numbers)
 
 
-class StormSession:
-    """The handle of one session."""
-
-    accepts_offers = False
+class StormSession(BareSession):
+    """The handle of one session. Turns are short; they end by themselves."""
 
     def __init__(self, ledger: Ledger, node: str, numbers: count[int]) -> None:
         self._ledger, self._node, self._numbers = ledger, node, numbers
@@ -67,20 +64,8 @@ class StormSession:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._ledger.end, ctx.session_id, run)
 
-    def interrupt(self, reason: InterruptReason, turn_id: str | None = None) -> None:
-        """Turns are short; they end by themselves."""
-
-    def offer(self, input: TurnInput) -> bool:
-        return False
-
-    def take_unconsumed(self) -> list[TurnInput]:
-        return []
-
     def status(self) -> LiveSessionStatus:
         return LiveSessionStatus("storm")
-
-    async def aclose(self) -> None:
-        await trio.lowlevel.checkpoint()
 
 
 class Worker:

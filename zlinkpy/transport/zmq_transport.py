@@ -147,10 +147,12 @@ class ZmqTransport:
     ) -> None:
         try:
             with trio.CancelScope(shield=True):
-                if not self._failed:
-                    await self._close_everything()
-                self._serving.cancel()
-                await self._served.wait()
+                try:
+                    if not self._failed:
+                        await self._close_everything()
+                finally:
+                    self._serving.cancel()
+                    await self._served.wait()
         finally:
             self._closing = True
             try:

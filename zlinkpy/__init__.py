@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import typing
+
 from zlinkpy.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -41,61 +44,63 @@ from zlinkpy.runtime import (
     TerminationReason,
     TerminationResult,
 )
-from zlinkpy.sessions.errors import (
-    ConflictingHandlerError,
-    ForwardTimeoutError,
-    HolderLostError,
-    IdempotencyConflictError,
-    LeaseLostError,
-    NotHolderError,
-    ReentrantSubmitError,
-    ReservationLostError,
-    RouterClosedError,
-    SessionBackendError,
-    SessionBusyError,
-    SessionError,
-    SessionEvictedError,
-    TurnFailedError,
-    UnknownHandlerError,
-    UnreadableMessageError,
-)
-from zlinkpy.sessions.event_streams import EventStream
-from zlinkpy.sessions.events import (
-    Gap,
-    InterruptedAt,
-    OutputDelta,
-    OutputSnapshot,
-    RejectedAt,
-    StepFinished,
-    StepStarted,
-    TraceDelta,
-    TurnCompleted,
-    TurnEvent,
-    TurnFailed,
-    TurnStarted,
-)
-from zlinkpy.sessions.futures import SubmitDisposition, TurnFuture
-from zlinkpy.sessions.handlers import SessionHandler
-from zlinkpy.sessions.metrics import SessionMetrics
-from zlinkpy.sessions.payloads import EventCodec
-from zlinkpy.sessions.router import SessionRouter
-from zlinkpy.sessions.spi import LiveSession, TurnContext
-from zlinkpy.sessions.types import (
-    ClusterSessionStatus,
-    DeploymentMode,
-    DispositionKind,
-    InterruptReason,
-    LiveSessionStatus,
-    Part,
-    Principal,
-    Priority,
-    RouterConfig,
-    SubmitRequest,
-    TurnInput,
-    TurnProgress,
-    TurnResult,
-)
 from zlinkpy.wire import RuntimeState as HostState
+
+if typing.TYPE_CHECKING:
+    from zlinkpy.sessions.errors import (
+        ConflictingHandlerError,
+        ForwardTimeoutError,
+        HolderLostError,
+        IdempotencyConflictError,
+        LeaseLostError,
+        NotHolderError,
+        ReentrantSubmitError,
+        ReservationLostError,
+        RouterClosedError,
+        SessionBackendError,
+        SessionBusyError,
+        SessionError,
+        SessionEvictedError,
+        TurnFailedError,
+        UnknownHandlerError,
+        UnreadableMessageError,
+    )
+    from zlinkpy.sessions.event_streams import EventStream
+    from zlinkpy.sessions.events import (
+        Gap,
+        InterruptedAt,
+        OutputDelta,
+        OutputSnapshot,
+        RejectedAt,
+        StepFinished,
+        StepStarted,
+        TraceDelta,
+        TurnCompleted,
+        TurnEvent,
+        TurnFailed,
+        TurnStarted,
+    )
+    from zlinkpy.sessions.futures import SubmitDisposition, TurnFuture
+    from zlinkpy.sessions.handlers import SessionHandler
+    from zlinkpy.sessions.metrics import SessionMetrics
+    from zlinkpy.sessions.payloads import EventCodec
+    from zlinkpy.sessions.router import SessionRouter
+    from zlinkpy.sessions.spi import LiveSession, TurnContext
+    from zlinkpy.sessions.types import (
+        ClusterSessionStatus,
+        DeploymentMode,
+        DispositionKind,
+        InterruptReason,
+        LiveSessionStatus,
+        Part,
+        Principal,
+        Priority,
+        RouterConfig,
+        SubmitRequest,
+        TurnInput,
+        TurnProgress,
+        TurnResult,
+    )
 
 __all__ = [
     "AlreadyExistsError",
@@ -189,3 +194,31 @@ __all__ = [
     "ZlinkError",
     "message",
 ]
+
+# The session router takes a quarter of the whole import, and every command of the CLI and every node without sessions
+# would wait for it: its names come with their first use.
+_SESSION_MODULES = (
+    "zlinkpy.sessions.errors",
+    "zlinkpy.sessions.event_streams",
+    "zlinkpy.sessions.events",
+    "zlinkpy.sessions.futures",
+    "zlinkpy.sessions.handlers",
+    "zlinkpy.sessions.metrics",
+    "zlinkpy.sessions.payloads",
+    "zlinkpy.sessions.router",
+    "zlinkpy.sessions.spi",
+    "zlinkpy.sessions.types",
+)
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for module in map(importlib.import_module, _SESSION_MODULES):
+            if hasattr(module, name):
+                globals()[name] = value = getattr(module, name)
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -296,3 +298,13 @@ def test_public_names_are_exported_once_and_exist() -> None:
     assert sorted(imported) == sorted(set(imported))
     assert {name for name in imported if not name.startswith("_")} <= set(exported)
     assert not [name for name in exported if name.startswith("_") and name != "__version__"]
+
+
+def test_nobody_waits_for_the_session_router_without_using_it() -> None:
+    code = (
+        "import sys, zlinkpy, zlinkpy.cli; zlinkpy.cli.main.get_command(None, 'run'); "
+        "assert not [name for name in sys.modules if name.startswith('zlinkpy.sessions')]; "
+        "assert {'SessionRouter', 'Host'} <= set(dir(zlinkpy)); "
+        "assert zlinkpy.SessionRouter.__module__ == 'zlinkpy.sessions.router'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

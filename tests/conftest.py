@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from zlinkpy.telemetry.fence import failed_logs
 
-pytest_plugins = ["pytester", "tests.contract_plugin"]
+pytest_plugins = ["pytester", "tests.contract_plugin", "tests.watchdog", "tests.side_by_side"]
 
 # The default run is the same on every machine and every time: a red build must be about the change. Deadlines and the
 # "too slow" check judge the machine, not the code. `pytest --hypothesis-profile=explore` looks for new examples.

@@ -6,6 +6,9 @@
 - writes build/contract-report.json: item -> {test id: "passed" | "failed" | "error" | "skipped"};
 - selects with `--contract LV-40,LV-41` (or a whole area, `--contract LV`) the tests of these items only.
 
+With `-n` the tests run in worker processes: a worker sends along what its test proves, and the one process that hears
+all of them writes the report.
+
 Invariants: the report holds what ran in *this* run and nothing else. Merging with an earlier report was rejected: a
 test that was renamed or deleted would go on passing there for ever. Only outcomes count that a test really had; an
 expected failure is written as "skipped", because it proves nothing, and the worst phase of a test wins, so an error
@@ -24,6 +27,8 @@ import pytest
 from tests.contract_index import known_items
 
 REPORT = Path("build") / "contract-report.json"
+CARRIED = "contract_ids"
+"""The attribute of a test's report that says what it proves; it goes from a worker to the main process with it."""
 SEVERITY = ("passed", "skipped", "failed", "error")
 
 
@@ -96,16 +101,19 @@ class ContractReport:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        outcome = outcome_of(report)
-        if outcome == "passed" and report.when != "call":
-            return report  # set up or torn down: says nothing about the requirement yet
-        for name in ids_of(item):
-            tests = self._outcomes.setdefault(name, {})
-            tests[item.nodeid] = max(tests.get(item.nodeid, "passed"), outcome, key=SEVERITY.index)
+        setattr(report, CARRIED, ids_of(item))
         return report
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        outcome = outcome_of(report)
+        if outcome == "passed" and report.when != "call":
+            return  # set up or torn down: says nothing about the requirement yet
+        for name in getattr(report, CARRIED, ()):  # a worker that died reports without
+            tests = self._outcomes.setdefault(name, {})
+            tests[report.nodeid] = max(tests.get(report.nodeid, "passed"), outcome, key=SEVERITY.index)
+
     def pytest_sessionfinish(self) -> None:
-        if self._config.option.collectonly:
+        if self._config.option.collectonly or hasattr(self._config, "workerinput"):
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self._outcomes, indent=1, sort_keys=True, ensure_ascii=False)

@@ -24,7 +24,13 @@ from zlinkpy.mesh import Member, MemberChannel
 from zlinkpy.sessions.errors import SessionSignalError, SignalPayloadError
 from zlinkpy.sessions.interest_machine import Announcements, Interest, Interests
 from zlinkpy.sessions.outbox_machine import Outbox
-from zlinkpy.sessions.signal_codec import decode_signal, encode_signal, grade_of_signal
+from zlinkpy.sessions.signal_codec import (
+    decode_signal,
+    decode_signals,
+    encode_signal,
+    grade_of_signal,
+    join_signals,
+)
 from zlinkpy.sessions.signal_intake import (
     IntakeStatistics,
     Place,
@@ -40,7 +46,13 @@ log = get_logger("zlinkpy.sessions")
 
 CHANNEL: Final = "zlink.sessions"
 SIGNAL: Final = "zlink.session.signal"
+SIGNALS: Final = "zlink.session.signals"
 INTEREST: Final = "zlink.session.interest"
+
+BATCH_SIGNALS: Final = 64
+BATCH_BYTES: Final = 32 << 10
+"""What one message holds of the events of a session that are published together: little against a receive turn, and
+less than any mesh may bound its messages to."""
 
 INTEREST_SECONDS: Final = 1.0
 """How long a subscribe waits for the peers to know of it, and how long one of them may take to answer."""
@@ -87,6 +99,34 @@ class _Peer:
     """Something is in the outbox."""
     patience: trio.CancelScope | None = None
     """The wait for room, ends when a control signal has waited too long."""
+
+
+@define(eq=False)
+class _Batch:
+    """What goes as one message: one control signal, or events of one session."""
+
+    signals: list[SessionSignal] = field(factory=list)
+    coded: list[bytes] = field(factory=list)
+    size: int = 0
+
+    def takes(self, signal: SessionSignal, size: int) -> bool:
+        """True when `signal`, of so many bytes, may go with the others."""
+        if not self.signals:
+            return True
+        first = self.signals[0]
+        return (
+            first.session_id == signal.session_id
+            and not first.kind.is_control
+            and not signal.kind.is_control
+            and len(self.signals) < BATCH_SIGNALS
+            and self.size + size <= BATCH_BYTES
+        )
+
+    def add(self, signal: SessionSignal, data: bytes) -> None:
+        """Take it in."""
+        self.signals.append(signal)
+        self.coded.append(data)
+        self.size += len(data)
 
 
 class MeshSignalBus:
@@ -136,6 +176,7 @@ class MeshSignalBus:
                 self._arrived.set()
                 nursery.start_soon(self._hand_out)
                 channel.told[SIGNAL] = self._told
+                channel.told[SIGNALS] = self._told_several
                 channel.asked[INTEREST] = self._asked
                 channel.on_joined, channel.on_left = self._joined, self._left
                 channel.refresh()
@@ -216,6 +257,7 @@ class MeshSignalBus:
         channel = self._open_channel()
         await trio.lowlevel.checkpoint_if_cancelled()
         failure: SignalPayloadError | None = None
+        batch = _Batch()
         for signal in signals:
             try:
                 data = encode_signal(signal)
@@ -224,36 +266,56 @@ class MeshSignalBus:
                         f"{signal.kind.value}: the signal has {len(data)} bytes, the mesh takes {channel.limit} "
                         "(max_message_bytes)"
                     )
-                self._publish(channel, signal, data)
             except SignalPayloadError as error:
                 failure = failure or error
+                continue
+            if not batch.takes(signal, len(data)):
+                self._publish(channel, batch)
+                batch = _Batch()
+            batch.add(signal, data)
+        if batch.signals:
+            self._publish(channel, batch)
         if failure is not None:
             raise failure
         await trio.lowlevel.cancel_shielded_checkpoint()
 
-    def _publish(self, channel: MemberChannel, signal: SessionSignal, data: bytes) -> None:
-        session_id = signal.session_id
-        control = signal.kind.is_control
-        frames: list[bytes] | None = None
+    def _publish(self, channel: MemberChannel, batch: _Batch) -> None:
+        signals = batch.signals
+        session_id = signals[0].session_id
+        control = signals[0].kind.is_control
+        together: list[bytes] | None = None
+        one_by_one: list[list[bytes]] | None = None
         for peer in self._peers.values():
             if peer.announcements is None or not (control or session_id in peer.interests):
                 continue
-            if frames is None:
-                frames = channel.frames(SIGNAL, data)
-            self._tell(peer, frames, control=control, grade=0 if control else grade_of_signal(signal))
+            if len(signals) > 1 and not len(peer.outbox):
+                if together is None:
+                    together = channel.frames(SIGNALS, join_signals(batch.coded))
+                if self._tell_now(peer, together):
+                    continue
+            # What has to wait is lost one by one, if it is.
+            if one_by_one is None:
+                one_by_one = [channel.frames(SIGNAL, data) for data in batch.coded]
+            for signal, frames in zip(signals, one_by_one, strict=True):
+                self._tell(peer, frames, control=control, grade=0 if control else grade_of_signal(signal))
         if session_id in self._table:
             # Routers of this very process, if there are several, hear each other through here.
-            local = decode_signal(data)
-            if local is not None:
-                self._queue(local, len(data))
+            for data in batch.coded:
+                local = decode_signal(data)
+                if local is not None:
+                    self._queue(local, len(data))
+
+    @staticmethod
+    def _tell_now(peer: _Peer, frames: list[bytes]) -> bool:
+        """False: it has to wait. What a peer that is not ready any more is told is lost, as for every such peer."""
+        try:
+            return peer.member.tell(frames)
+        except (UnavailableError, ShuttingDownError):
+            return True
 
     def _tell(self, peer: _Peer, frames: list[bytes], *, control: bool, grade: int) -> None:
-        if not len(peer.outbox):
-            try:
-                if peer.member.tell(frames):
-                    return
-            except (UnavailableError, ShuttingDownError):
-                return  # not ready any more: the signal is lost, as for every peer that is not
+        if not len(peer.outbox) and self._tell_now(peer, frames):
+            return
         if control:
             peer.outbox.put_control(frames, trio.current_time())
             deadline = peer.outbox.deadline()
@@ -353,14 +415,23 @@ class MeshSignalBus:
 
     def _told(self, member: Member, data: bytes) -> None:
         signal = decode_signal(data)
-        if signal is None or signal.session_id not in self._table:
+        if signal is not None:
+            self._hear(signal, len(data))
+
+    def _told_several(self, member: Member, data: bytes) -> None:
+        signals = decode_signals(data)
+        for signal in signals:
+            self._hear(signal, len(data) // len(signals))
+
+    def _hear(self, signal: SessionSignal, size: int) -> None:
+        if signal.session_id not in self._table:
             return
         if signal.kind.is_control or self._intake.claim():
             self._table.dispatch(signal)
             if not signal.kind.is_control:
                 self._arrived.set()
         else:
-            self._queue(signal, len(data))
+            self._queue(signal, size)
 
     def _queue(self, signal: SessionSignal, size: int) -> None:
         if self._intake.put(signal, size):

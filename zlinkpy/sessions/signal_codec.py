@@ -10,7 +10,7 @@ SR-362).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgpack
@@ -27,10 +27,14 @@ MAX_SIGNAL_BYTES: Final = 4 << 20
 MiB a Redis server lets a subscriber lag by default. The answer of a turn is the only thing that comes near it; whoever
 waits for a larger one gets it from the idempotency store."""
 
+ARRAY_HEADER_BYTES: Final = 5
+"""What `join_signals` adds at most."""
+
 MAX_DEPTH: Final = 32
 """How deep maps and lists of a payload nest."""
 
 _SESSION_BYTES: Final = 512
+_PACKER: Final = msgpack.Packer()
 _SCALARS: Final = frozenset({str, bool, int, float})
 _INT_LOW, _INT_HIGH = -(2**63), 2**64 - 1
 _KINDS: Final[Mapping[str, SignalKind]] = {kind.value: kind for kind in SignalKind}
@@ -90,31 +94,70 @@ def _check(value: Any, place: str, depth: int) -> None:
 
 def decode_signal(data: bytes) -> SessionSignal | None:
     """The signal in `data`; None, and one warning, for anything this build cannot read. Never raises."""
-    if len(data) > MAX_SIGNAL_BYTES:
-        return _dropped(f"it has {len(data)} bytes")
     try:
-        signal = unpack(data)
+        return _signal(_unpacked(data))
+    except _Unreadable as why:
+        _dropped(str(why))
+        return None
+
+
+def join_signals(signals: Sequence[bytes]) -> bytes:
+    """Coded signals as one array of maps, each as it is."""
+    header: bytes = _PACKER.pack_array_header(len(signals))
+    return header + b"".join(signals)
+
+
+def decode_signals(data: bytes) -> list[SessionSignal]:
+    """The signals in what `join_signals` made, without those that this build cannot read; one warning for each of
+    them. Never raises."""
+    try:
+        values = _unpacked(data)
+        if type(values) is not list:
+            raise _Unreadable("it is no array of signals")
+    except _Unreadable as why:
+        _dropped(str(why))
+        return []
+    signals = []
+    for value in values:
+        try:
+            signals.append(_signal(value))
+        except _Unreadable as why:
+            _dropped(str(why))
+    return signals
+
+
+class _Unreadable(ValueError):
+    """Why something received is no signal."""
+
+
+def _unpacked(data: bytes) -> Any:
+    if len(data) > MAX_SIGNAL_BYTES:
+        raise _Unreadable(f"it has {len(data)} bytes")
+    try:
+        return unpack(data)
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:
-        return _dropped(f"it does not decode: {type(error).__name__}")
-    if type(signal) is not dict:
-        return _dropped("it is no map")
-    session_id, kind_name, origin = signal.get("s"), signal.get("k"), signal.get("o")
-    instance, payload = signal.get("i", ""), signal.get("p")
+        raise _Unreadable(f"it does not decode: {type(error).__name__}") from None
+
+
+def _signal(value: Any) -> SessionSignal:
+    if type(value) is not dict:
+        raise _Unreadable("it is no map")
+    session_id, kind_name, origin = value.get("s"), value.get("k"), value.get("o")
+    instance, payload = value.get("i", ""), value.get("p")
     if type(session_id) is not str or not session_id or len(session_id) > _SESSION_BYTES:
-        return _dropped("it names no session")
+        raise _Unreadable("it names no session")
     kind = _KINDS.get(kind_name) if type(kind_name) is str else None
     if kind is None:
-        return _dropped(f"its kind is {str(kind_name)[:40]!r}, which this version does not know")
+        raise _Unreadable(f"its kind is {str(kind_name)[:40]!r}, which this version does not know")
     if type(origin) is not str or type(instance) is not str:
-        return _dropped(f"{kind.value} without an origin")
+        raise _Unreadable(f"{kind.value} without an origin")
     if type(payload) is not dict:
-        return _dropped(f"the payload of {kind.value} is no map")
+        raise _Unreadable(f"the payload of {kind.value} is no map")
     return SessionSignal(session_id, kind, origin, payload, instance)
 
 
-def _dropped(why: str) -> SessionSignal | None:
+def _dropped(why: str) -> None:
     log.warning("dropped a signal: %s", why)
-    return None
 
 
 def grade_of_signal(signal: SessionSignal) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 
-import trio
 import zmq
 from attrs import frozen
 
@@ -13,13 +13,14 @@ from zlinkpy.errors import InternalFailureError
 from zlinkpy.telemetry import get_logger
 from zlinkpy.transport.curve import Curve, accepted_failure
 from zlinkpy.transport.monitor import Monitor, MonitorEvent
+from zlinkpy.transport.real_time import within
 from zlinkpy.transport.receive_stage import ReceiveStage
 from zlinkpy.transport.sockets import SocketFactory
 
 LOGGER = get_logger("zlinkpy.transport")
 
-# A closed socket without linger is gone in milliseconds. Past this time something is broken, and waiting on would hang
-# a shutdown without a word.
+# Real seconds. A closed socket without linger is gone in milliseconds. Past this time something is broken, and waiting
+# on would hang a shutdown without a word.
 CLOSE_SECONDS = 10.0
 
 
@@ -48,7 +49,7 @@ class BoundSocket:
         self._closing = False
         self._curve = binding.curve
         self._strangers: Counter[str] = Counter()
-        self._gone = trio.Event()
+        self._gone = threading.Event()
 
     @property
     def endpoint(self) -> str:
@@ -76,9 +77,7 @@ class BoundSocket:
 
     async def _until_gone(self, *, linger: float = 0.0) -> None:
         """Wait for the observed end of the close. Shielded: the socket is closed, and nothing can hurry it."""
-        with trio.move_on_after(linger + CLOSE_SECONDS, shield=True):
-            await self._gone.wait()
-        if not self._gone.is_set():
+        if not await within(linger + CLOSE_SECONDS, self._gone):
             raise InternalFailureError(f"{self!r} did not close within {linger + CLOSE_SECONDS:g} s")
 
     def _bury(self) -> None:

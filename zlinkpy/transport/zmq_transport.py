@@ -40,6 +40,7 @@ from zlinkpy.transport.interface import (
     TransportStatistics,
 )
 from zlinkpy.transport.readiness import Readiness, make_readiness
+from zlinkpy.transport.real_time import within
 from zlinkpy.transport.receive_stage import ReceiveStage
 from zlinkpy.transport.rotation import Budgets
 from zlinkpy.transport.sockets import QUEUE_RECORDS, SocketFactory, SocketOptions
@@ -110,7 +111,7 @@ class ZmqTransport:
         self._subscriptions: dict[ZmqSubscription, None] = {}
         self._listeners: dict[ZmqListener, None] = {}
         self._publishers: dict[ZmqPublisher, None] = {}
-        self._all_gone = trio.Event()
+        self._all_gone = threading.Event()
         self._closing = False
         self._entered = False
         self._failed = False
@@ -345,12 +346,8 @@ class ZmqTransport:
             for one in bound:
                 nursery.start_soon(one.aclose)
         linger = max((connection.linger_left for connection in self._dialled), default=0.0)
-        with trio.move_on_after(linger + CLOSE_SECONDS):
-            while self._held():
-                self._all_gone = trio.Event()
-                await self._all_gone.wait()
-        if held := self._held():
-            waited_for = ", ".join(map(repr, held))
+        if self._held() and not await within(linger + CLOSE_SECONDS, self._all_gone):
+            waited_for = ", ".join(map(repr, self._held()))
             raise InternalFailureError(f"the transport did not close in time; it still waited for {waited_for}")
 
     async def _release(self) -> None:
@@ -365,10 +362,15 @@ class ZmqTransport:
     async def _terminate(self) -> None:
         context = self._context
         assert context is not None
-        thread = threading.Thread(target=context.term, name="zmq context term", daemon=True)
-        thread.start()
-        await trio.to_thread.run_sync(thread.join, TERM_SECONDS)
-        if thread.is_alive():
+        done = threading.Event()
+
+        def terminate() -> None:
+            context.term()
+            done.set()
+
+        # Not a thread of trio's: the loop would wait for it at its end.
+        threading.Thread(target=terminate, name="zmq context term", daemon=True).start()
+        if not await within(TERM_SECONDS, done):
             raise InternalFailureError(
                 f"the ZeroMQ context did not terminate within {TERM_SECONDS:g} s: one of its sockets is still open"
             )
@@ -381,7 +383,8 @@ class ZmqTransport:
 
         def forget() -> None:
             held.pop(made, None)
-            self._all_gone.set()
+            if self._closing and not self._held():
+                self._all_gone.set()
 
         made = make(forget)
         held[made] = None

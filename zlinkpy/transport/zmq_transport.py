@@ -25,6 +25,7 @@ from zlinkpy.entropy import Entropy
 from zlinkpy.errors import ConfigurationError, InternalFailureError
 from zlinkpy.security import HostKeys
 from zlinkpy.transport.authenticator import Authenticator
+from zlinkpy.transport.context import make_context
 from zlinkpy.transport.curve import Curve
 from zlinkpy.transport.endpoints import parse_endpoint
 from zlinkpy.transport.greeting import mechanism_at
@@ -128,7 +129,7 @@ class ZmqTransport:
             raise RuntimeError("a ZmqTransport is entered once")
         self._entered = True
         if self._context is None:
-            self._context = zmq.Context()
+            self._context = make_context()
         self._sockets = SocketFactory(self._context, self._options)
         if self._curve.keys is not None:
             self._authenticator = Authenticator(

@@ -13,6 +13,9 @@ The test prints what the runs reached, and fails when something was never seen. 
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -255,3 +258,24 @@ def test_one_seed_gives_one_history() -> None:
     first, second = (run_seeded(7, lambda: history(7, reached)) for _ in range(2))
     assert first == second
     assert len(first) > 100
+
+
+def test_one_seed_gives_one_history_in_every_process() -> None:
+    """A failing seed of one machine has to fail on another."""
+    code = (
+        "import hashlib; from collections import Counter; from tests.simulation import test_session_simulation as it; "
+        "journal = it.run_seeded(10, lambda: it.history(10, Counter())); "
+        "print(len(journal), hashlib.sha256(repr(journal).encode()).hexdigest())"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2", "3")
+    }
+    assert len(printed) == 1
+    assert int(next(iter(printed)).split()[0]) > 100

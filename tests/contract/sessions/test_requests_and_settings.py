@@ -80,6 +80,7 @@ def test_a_request() -> None:
             SubmitRequest(**{key: value for key, value in whole.items() if key != name})
     request = SubmitRequest(**whole)
     assert request.input == TextInput("hello")
+    assert SubmitRequest("s", "chat", "  as it is\n").input == TextInput("  as it is\n")
     with pytest.raises(FrozenInstanceError):
         request.session_id = "other"  # type: ignore[misc]
     assert (request.handler_variant, request.idempotency_key, request.initiator) == (None, None, None)

@@ -120,6 +120,8 @@ async def test_frames_of_two_turns_of_one_pass(autojump_clock: trio.abc.Clock) -
         for number in (1, 2):
             turn = await world.turn(number)
             turn.ctx.emit(OutputDelta(turn.text))
+            # What a handler has from somewhere else, a stream of the first turn say, is a frame of its own turn.
+            turn.ctx.emit(OutputDelta(f"{turn.text} again", turn_id=found[0].turn_id))
             turn.finish()
         for each in found:
             await settled(each)
@@ -127,7 +129,9 @@ async def test_frames_of_two_turns_of_one_pass(autojump_clock: trio.abc.Clock) -
         deltas = [each.payload for each in world.published(SignalKind.EVENT) if each.payload["type"] == "OutputDelta"]
         assert [(each["text"], each["turn"]) for each in deltas] == [
             ("0", found[0].turn_id),
+            ("0 again", found[0].turn_id),
             ("1", found[1].turn_id),
+            ("1 again", found[1].turn_id),
         ]
 
 

@@ -196,6 +196,22 @@ async def test_nothing_is_warmed_up(autojump_clock: trio.abc.Clock) -> None:
         assert not world.calls("open", "try_acquire", "provision", "commit")
 
 
+@pytest.mark.contract("SR-019")
+async def test_a_session_begins_with_its_first_submit_on_one_node(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with cluster(world, "n1", "n2", refs=("chat", "other")) as [one, _]:
+        found = await submit(one, handler="other")
+        turn = await world.turn()
+        steps = ("try_acquire", "provision", "open")
+        assert [entry[:2] for entry in world.log if entry[1] in steps] == [("n1", step) for step in steps]
+        assert [entry[3] for entry in world.log if entry[1] == "open"] == ["other"]
+        turn.finish()
+        await settled(found)
+        view = await world.stores.records.load("s")
+        assert view is not None
+        assert view.handler_ref == "other"
+
+
 @pytest.mark.contract("SR-024")
 async def test_what_counts_at_the_opening_only(autojump_clock: trio.abc.Clock) -> None:
     world = World()

@@ -13,6 +13,7 @@ from tests.contract.sessions.cluster import World, at_once, cluster, held, settl
 from zlinkpy.errors import ConfigurationError
 from zlinkpy.sessions.errors import ConflictingHandlerError
 from zlinkpy.sessions.events import OutputDelta
+from zlinkpy.sessions.metrics import HOOKS
 from zlinkpy.sessions.types import (
     DeploymentMode,
     InboundMessage,
@@ -40,10 +41,14 @@ DEFAULTS = {
 
 @pytest.mark.contract("SR-001")
 def test_the_defaults() -> None:
-    config = World().router(config=None).config
+    router = World().router(config=None)
+    config = router.config
     assert {name: getattr(config, name) for name in DEFAULTS} == DEFAULTS
     assert (config.max_cached_sessions, config.status_broadcast) == (1000, False)
     assert config.mode is DeploymentMode.SINGLE_NODE
+    # One function that does nothing, for every hook.
+    assert set(vars(router._core.metrics)) == set(HOOKS)
+    assert len(set(vars(router._core.metrics).values())) == 1
 
 
 @pytest.mark.contract("SR-008")

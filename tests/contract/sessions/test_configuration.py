@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,12 @@ from trio.testing import wait_all_tasks_blocked
 from tests.contract.sessions.cluster import Probe, World, cluster, error_of, settled, submit
 from tests.house.source import ROOT, imported_modules
 from zlinkpy.errors import ConfigurationError
+from zlinkpy.sessions.events import TurnCompleted
 from zlinkpy.sessions.handlers import HandlerRegistry, SessionHandler
+from zlinkpy.sessions.memory_bus import MemorySignalBus
+from zlinkpy.sessions.memory_idempotency import MemoryIdempotencyStore
+from zlinkpy.sessions.memory_inbox import MemoryInbox
+from zlinkpy.sessions.memory_leases import MemoryLeaseStore
 from zlinkpy.sessions.router import SessionRouter
 from zlinkpy.sessions.session_store import NodeSessionStore
 from zlinkpy.sessions.types import (
@@ -85,9 +91,17 @@ async def test_what_openers_are_given(autojump_clock: trio.abc.Clock) -> None:
 
 @pytest.mark.contract("SR-005")
 def test_a_single_node_needs_nothing() -> None:
-    router = SessionRouter(Chat, record_store=World().stores.records)
+    records = World().stores.records
+    router = SessionRouter(Chat, record_store=records)
     assert router.node_id.startswith("node-")
-    assert len(router.node_id) == len("node-") + 36
+    assert str(uuid.UUID(router.node_id.removeprefix("node-"))) == router.node_id.removeprefix("node-")
+    core = router._core
+    assert isinstance(core.store, NodeSessionStore)
+    assert core.store._record_store is records
+    assert isinstance(core.store._leases, MemoryLeaseStore)
+    assert isinstance(core.bus, MemorySignalBus)
+    assert isinstance(core.inbox, MemoryInbox)
+    assert isinstance(core.idempotency, MemoryIdempotencyStore)
 
 
 @pytest.mark.contract("SR-006")
@@ -155,20 +169,22 @@ BACK_ENDS = {"backends", "memory_bus", "mesh_bus", "redis_bus", "session_store"}
 
 @pytest.mark.contract("SR-013")
 def test_only_the_assembly_knows_back_ends() -> None:
-    router_parts = {"router", "assembly"}
-    back_ends: set[str] = set()
+    imports: dict[str, set[str]] = {}
     for path in SESSIONS.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported = {
+        imports[path.stem] = {
             name.rpartition(".")[2] for _, name in imported_modules(tree) if name.startswith("zlinkpy.sessions")
         }
-        is_back_end = path.stem.startswith(("memory_", "redis_", "mesh_", "split_")) or path.stem in BACK_ENDS
-        if is_back_end:
-            back_ends.add(path.stem)
-            assert not imported & (router_parts | {"core", "submission", "turn_pass", "endings"}), path
-        elif path.stem != "assembly":
-            known = {name for name in imported if name.startswith(("memory_", "redis_", "mesh_")) or name in BACK_ENDS}
-            assert not known, f"{path.stem} imports {known}"
+    router_parts = {"core", "router", "assembly", *(name for name, used in imports.items() if "core" in used)}
+    assert {"submission", "turn_pass", "endings", "renewal"} <= router_parts
+    back_ends: set[str] = set()
+    for name, used in imports.items():
+        if name.startswith(("memory_", "redis_", "mesh_", "split_")) or name in BACK_ENDS:
+            back_ends.add(name)
+            assert not used & router_parts, f"{name} imports {used & router_parts}"
+        elif name != "assembly":
+            known = {each for each in used if each.startswith(("memory_", "redis_", "mesh_")) or each in BACK_ENDS}
+            assert not known, f"{name} imports {known}"
     assert {"memory_leases", "redis_inbox"} <= back_ends
 
 
@@ -178,6 +194,22 @@ async def test_nothing_is_warmed_up(autojump_clock: trio.abc.Clock) -> None:
     async with cluster(world, "n1"):
         await trio.sleep(200)
         assert not world.calls("open", "try_acquire", "provision", "commit")
+
+
+@pytest.mark.contract("SR-019")
+async def test_a_session_begins_with_its_first_submit_on_one_node(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with cluster(world, "n1", "n2", refs=("chat", "other")) as [one, _]:
+        found = await submit(one, handler="other")
+        turn = await world.turn()
+        steps = ("try_acquire", "provision", "open")
+        assert [entry[:2] for entry in world.log if entry[1] in steps] == [("n1", step) for step in steps]
+        assert [entry[3] for entry in world.log if entry[1] == "open"] == ["other"]
+        turn.finish()
+        await settled(found)
+        view = await world.stores.records.load("s")
+        assert view is not None
+        assert view.handler_ref == "other"
 
 
 @pytest.mark.contract("SR-024")
@@ -215,16 +247,18 @@ async def test_the_initiator_is_carried(autojump_clock: trio.abc.Clock) -> None:
 async def test_handlers_are_closed_by_nobody_here(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     closed = []
+    opened: list[Probe] = []
 
     class Counting(SessionHandler, ref="chat"):
         async def open(self, session_id: str, options: Mapping[str, Any], open_attributes: Mapping[str, Any]) -> Probe:
-            return Probe("n1", session_id, world, options, open_attributes)
+            opened.append(Probe("n1", session_id, world, options, open_attributes))
+            return opened[-1]
 
         async def aclose(self) -> None:
             closed.append(self)
 
     async with SessionRouter(Counting()) as router:
-        for session in ("a", "b"):
+        for session in ("a", "b", "c"):
             found = await submit(router, session=session)
             (await world.turn()).finish()
             await settled(found)
@@ -232,7 +266,7 @@ async def test_handlers_are_closed_by_nobody_here(autojump_clock: trio.abc.Clock
         await router.release("a")
         await router.delete("b")
     assert not closed
-    assert len([probe for probe in world.probes if probe.closed]) == 0
+    assert [probe.closed for probe in opened] == [1, 1, 1]
     calls = [
         f"{path.stem}:{node.lineno}"
         for path in SESSIONS.glob("*.py")
@@ -260,13 +294,21 @@ async def test_an_unknown_handler_fails_the_future_and_leaves_nothing(autojump_c
 async def test_nothing_public_says_where_a_turn_ran(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     async with cluster(world, "node-one", "node-two") as [one, two]:
+        stream = two.events("s")
         await submit(one)
         turn = await world.turn()
         forwarded = await submit(two)
         turn.finish()
-        (await world.turn(1)).finish("x")
+        turn = await world.turn(1)
+        turn.ctx.emit(_delta())
+        await two.interrupt("s", turn_id=forwarded.turn_id)
         result = await settled(forwarded)
-        for shown in (repr(forwarded), repr(result), repr(vars(type(forwarded.future)))):
+        seen: list[Any] = []
+        with trio.fail_after(5):
+            while sum(isinstance(event, TurnCompleted) for event in seen) < 2:
+                seen.append(await anext(stream))
+        assert result.completion == "interrupted"
+        for shown in (repr(forwarded), repr(result), repr(seen), repr(vars(type(forwarded.future)))):
             assert "node-one" not in shown
 
 

@@ -17,6 +17,7 @@ from tests.contract.sessions.cluster import (
     settled,
     submit,
     texts,
+    wait_for,
 )
 from zlinkpy.sessions.errors import (
     ConflictingHandlerError,
@@ -166,6 +167,24 @@ async def test_a_turn_that_ends_between_collect_and_offer(autojump_clock: trio.a
         assert (again.text, again.ctx.turn_id) == ("urgent", urgent.turn_id)
         again.finish("second")
         assert (await settled(urgent)).answer == "second"
+
+
+@pytest.mark.contract("SR-127")
+async def test_one_message_for_another_handler_is_passed_over(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    world.behave = at_once
+    async with cluster(world, "n1", refs=("chat", "other")) as [router]:
+        await settled(await submit(router, "0"))
+        await wait_all_tasks_blocked()
+        for text, ref in (("1", "chat"), ("2", "other"), ("3", "chat")):
+            await world.stores.inbox.deliver(InboundMessage("s", ref, text, turn_id=f"t{text}"))
+        waiting = wait_for(router, "t2")
+        router._core.ring("s")
+        assert isinstance(await error_of(waiting), ConflictingHandlerError)
+        await wait_all_tasks_blocked()
+        assert texts(world) == ["0", "1", "3"]
+        assert [event.turn_id for _, event in seen(router) if isinstance(event, RejectedAt)] == ["t2"]
+        assert await world.stores.inbox.is_empty("s")
 
 
 @pytest.mark.contract("SR-192", "SR-255", "SR-127")

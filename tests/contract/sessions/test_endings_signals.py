@@ -17,17 +17,20 @@ from tests.contract.sessions.cluster import (
     settled,
     submit,
     tell,
+    wait_for,
 )
 from zlinkpy.sessions.errors import (
     SessionEvictedError,
     SessionSignalError,
 )
+from zlinkpy.sessions.payloads import TurnOutcome, encode_outcome
 from zlinkpy.sessions.types import (
     InboundMessage,
     InterruptReason,
     RouterConfig,
     SessionSignal,
     SignalKind,
+    TurnResult,
 )
 
 RELEASED = InterruptReason.SESSION_RELEASED
@@ -246,3 +249,51 @@ async def test_an_eviction_of_nothing(autojump_clock: trio.abc.Clock) -> None:
         await submit(router)
         (await world.turn()).finish()
         assert type(await stream.__anext__()).__name__ == "TurnCompleted"
+
+
+@pytest.mark.contract("SR-087")
+async def test_a_doorbell_that_rings_twice_is_one_pass(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with cluster(world, "n1") as [router]:
+        await router._subscriptions.ensure("s")
+        await world.stores.inbox.deliver(InboundMessage("s", "chat", "once"))
+        for _ in range(2):
+            await world.bus.publish(SessionSignal("s", SignalKind.MESSAGE_ENQUEUED, "n9", {"inboxId": "1"}))
+        turn = await world.turn()
+        await wait_all_tasks_blocked()
+        turn.finish()
+        await wait_all_tasks_blocked()
+        assert (len(world.turns), world.calls("try_acquire", "open")) == (1, ["try_acquire", "open"])
+
+
+@pytest.mark.contract("SR-087")
+async def test_a_result_that_comes_twice_settles_once(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with cluster(world, "n1") as [router]:
+        await router._subscriptions.ensure("s")
+        waiting = wait_for(router, "t1", "k")
+        ends: list[object] = []
+        waiting.future.add_done_callback(ends.append)
+        payload = encode_outcome(TurnOutcome(TurnResult(True, "once"), "t1", "k"))
+        for _ in range(2):
+            await tell(world, SignalKind.TURN_RESULT, **payload)
+        assert (await settled(waiting)).answer == "once"
+        assert len(ends) == 1
+        assert len(router._core.forwards) == 0
+
+
+@pytest.mark.contract("SR-087")
+async def test_an_interrupt_that_comes_twice_stops_one_turn(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with cluster(world, "n1") as [router]:
+        first = await submit(router, "first")
+        await world.turn()
+        second = await submit(router, "second")
+        for _ in range(2):
+            await world.bus.publish(SessionSignal("s", SignalKind.INTERRUPT, "n9", {"reason": "USER"}))
+        assert (await settled(first)).completion == "interrupted"
+        turn = await world.turn(1)
+        await wait_all_tasks_blocked()
+        assert not turn.end.is_set()
+        turn.finish("to its end")
+        assert (await settled(second)).answer == "to its end"

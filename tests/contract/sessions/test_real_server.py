@@ -71,7 +71,9 @@ def renewal_threads() -> list[str]:
 @pytest.mark.contract("SR-014", "SR-286")
 async def test_renewals_have_threads_of_their_own(valkey: TestServer) -> None:
     async with SessionRouter(Work, store=valkey.url, node_id="n1", config=SCALED) as router:
-        assert router._core.renewer.workers == len(renewal_threads()) == max(2, os.cpu_count() or 1)
+        renewer = router._core.renewer
+        assert renewer.workers == len(renewal_threads()) == max(2, os.cpu_count() or 1)
+        assert len({id(shard._renewer) for shard in renewer._shards}) == renewer.workers
         found = await router.submit(str(uuid.uuid4()), "once", handler="work", key=str(uuid.uuid4()))
         with trio.fail_after(5):
             assert (await found.future.result()).answer == "once"

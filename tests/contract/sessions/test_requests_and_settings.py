@@ -13,6 +13,7 @@ from tests.contract.sessions.cluster import World, at_once, cluster, held, settl
 from zlinkpy.errors import ConfigurationError
 from zlinkpy.sessions.errors import ConflictingHandlerError
 from zlinkpy.sessions.events import OutputDelta
+from zlinkpy.sessions.metrics import HOOKS
 from zlinkpy.sessions.types import (
     DeploymentMode,
     InboundMessage,
@@ -40,10 +41,14 @@ DEFAULTS = {
 
 @pytest.mark.contract("SR-001")
 def test_the_defaults() -> None:
-    config = World().router(config=None).config
+    router = World().router(config=None)
+    config = router.config
     assert {name: getattr(config, name) for name in DEFAULTS} == DEFAULTS
     assert (config.max_cached_sessions, config.status_broadcast) == (1000, False)
     assert config.mode is DeploymentMode.SINGLE_NODE
+    # One function that does nothing, for every hook.
+    assert set(vars(router._core.metrics)) == set(HOOKS)
+    assert len(set(vars(router._core.metrics).values())) == 1
 
 
 @pytest.mark.contract("SR-008")
@@ -80,6 +85,7 @@ def test_a_request() -> None:
             SubmitRequest(**{key: value for key, value in whole.items() if key != name})
     request = SubmitRequest(**whole)
     assert request.input == TextInput("hello")
+    assert SubmitRequest("s", "chat", "  as it is\n").input == TextInput("  as it is\n")
     with pytest.raises(FrozenInstanceError):
         request.session_id = "other"  # type: ignore[misc]
     assert (request.handler_variant, request.idempotency_key, request.initiator) == (None, None, None)
@@ -119,6 +125,8 @@ async def test_frames_of_two_turns_of_one_pass(autojump_clock: trio.abc.Clock) -
         for number in (1, 2):
             turn = await world.turn(number)
             turn.ctx.emit(OutputDelta(turn.text))
+            # What a handler has from somewhere else, a stream of the first turn say, is a frame of its own turn.
+            turn.ctx.emit(OutputDelta(f"{turn.text} again", turn_id=found[0].turn_id))
             turn.finish()
         for each in found:
             await settled(each)
@@ -126,7 +134,9 @@ async def test_frames_of_two_turns_of_one_pass(autojump_clock: trio.abc.Clock) -
         deltas = [each.payload for each in world.published(SignalKind.EVENT) if each.payload["type"] == "OutputDelta"]
         assert [(each["text"], each["turn"]) for each in deltas] == [
             ("0", found[0].turn_id),
+            ("0 again", found[0].turn_id),
             ("1", found[1].turn_id),
+            ("1 again", found[1].turn_id),
         ]
 
 

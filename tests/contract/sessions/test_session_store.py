@@ -143,6 +143,20 @@ async def test_a_claim_that_cannot_provision_gives_the_lease_back(memory_bench: 
 
 
 @pytest.mark.contract("SR-046")
+async def test_a_claim_between_the_election_and_the_binding_of_another_one_loses(bench: Bench) -> None:
+    winner, loser = node_of(bench), node_of(bench, peer=True)
+    lost: list[Any] = []
+
+    async def claim() -> None:
+        lost.append(await loser.store.claim("s", "h2", "N2", 30))
+
+    winner.records.before["provision"] = claim
+    assert (await winner.claimed()).record.handler_ref == "h1"
+    assert [type(result) for result in lost] == [HeldElsewhere]
+    assert await loser.store.load("s") == SessionRecordView("s", "h1")
+
+
+@pytest.mark.contract("SR-046")
 async def test_of_two_claims_one_wins_and_binds(bench: Bench) -> None:
     for number in range(10):
         nodes = {"h1": node_of(bench), "h2": node_of(bench, peer=True)}

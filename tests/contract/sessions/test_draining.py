@@ -19,11 +19,13 @@ from tests.contract.sessions.cluster import (
     texts,
     wait_for,
 )
+from zlinkpy.sessions.core import HeldLease
 from zlinkpy.sessions.errors import (
     ConflictingHandlerError,
     TurnFailedError,
 )
 from zlinkpy.sessions.events import RejectedAt
+from zlinkpy.sessions.gate_machine import SessionSeat
 from zlinkpy.sessions.types import (
     IdempotencyStatus,
     InboundMessage,
@@ -35,6 +37,13 @@ from zlinkpy.sessions.types import (
 async def test_it_goes_on_until_nothing_is_left(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     async with cluster(world, "n1") as [router]:
+        drains, start_drain = [], router._core.start_drain
+
+        def counted(seat: SessionSeat[HeldLease]) -> None:
+            drains.append(seat.session_id)
+            start_drain(seat)
+
+        router._core.start_drain = counted
         await submit(router, "0")
         for number in range(3):
             turn = await world.turn(number)
@@ -45,6 +54,9 @@ async def test_it_goes_on_until_nothing_is_left(autojump_clock: trio.abc.Clock) 
         assert texts(world) == ["0", "1", "2", "3"]
         assert await world.stores.inbox.is_empty("s")
         assert router._core.seat("s").gate is None
+        # One pass: its first collect, and one after each turn.
+        assert len([entry for entry in world.log if entry[1] == "collect" and entry[3] is Priority.LATER]) == 5
+        assert not drains
 
 
 @pytest.mark.contract("SR-183", "SR-127")

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from tests.contract.sessions.cluster import Probe, Turn, World, cluster, error_of, settled, submit
 from zlinkpy.sessions.core import HeldLease, RouterCore
-from zlinkpy.sessions.errors import IdempotencyStoreError, LeaseLostError, SessionLeaseError
+from zlinkpy.sessions.errors import IdempotencyStoreError, LeaseLostError, SessionLeaseError, TurnFailedError
 from zlinkpy.sessions.gate_machine import Gate
 from zlinkpy.sessions.lease_machine import LeaseRenewal
 from zlinkpy.sessions.renewal import LeaseRenewer
@@ -372,12 +372,16 @@ async def test_a_slow_close_after_a_loss_delays_no_renewal(autojump_clock: trio.
             await trio.sleep(60)
 
         world.closing = slow
-        await held(world, router, "lost")
+        # More than are closed at once.
+        lost = [f"lost {number}" for number in range(10)]
+        for session in lost:
+            await held(world, router, session)
         await submit(router, session="kept")
-        lease = router._core.seat("lost").lease
-        assert lease is not None
         begin = trio.current_time()
-        router._core.lease_lost(lease)
+        for session in lost:
+            lease = router._core.seat(session).lease
+            assert lease is not None
+            router._core.lease_lost(lease)
         await trio.sleep(55)
         kept = [entry for entry in world.log if entry[1] == "extend" and entry[2].session_id == "kept"]
         assert len(kept) == 5
@@ -478,19 +482,27 @@ def _message(text: str, **more: object) -> object:
 
 
 @pytest.mark.contract("SR-173")
-async def test_a_handlers_own_budget(autojump_clock: trio.abc.Clock) -> None:
+@pytest.mark.parametrize("raises", [False, True])
+async def test_a_handlers_own_budget(autojump_clock: trio.abc.Clock, raises: bool) -> None:
     world = World()
 
     async def five_seconds(turn: Turn) -> None:
-        with trio.move_on_after(5):
+        with trio.fail_after(5) if raises else trio.move_on_after(5):
             await trio.sleep_forever()
         turn.finish("out of time")
 
     world.behave = five_seconds
     async with cluster(world, "n1") as [router]:
+        begin = trio.current_time()
         found = await submit(router)
-        assert (await settled(found, 6)).answer == "out of time"
+        if raises:
+            assert type(await error_of(found, 6)) is TurnFailedError
+        else:
+            assert (await settled(found, 6)).answer == "out of time"
+        assert trio.current_time() - begin == 5
         assert not world.probes[0].interrupts
+        lease = router._core.usable(router._core.seat("s"))
+        assert lease is not None
 
 
 @pytest.mark.contract("SR-174", "SR-179")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -151,3 +152,24 @@ async def test_order_is_arrival_whatever_a_sender_claims_to_know(autojump_clock:
         router._core.ring("s")
         await wait_all_tasks_blocked()
         assert [turn.text for turn in world.turns] == [str(number) for number in range(6)]
+
+
+@pytest.mark.contract("SR-185")
+async def test_two_nodes_that_disagree_by_an_hour_are_served_as_they_come(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    async with cluster(world, "n1", "n2", "n3") as [holder, early, late]:
+        first = await submit(holder, "first")
+        turn = await world.turn()
+        found = []
+        for number in range(6):
+            ahead = number % 2
+            monkeypatch.setattr(time, "time", lambda ahead=ahead: 1_700_000_000.0 + 3600 * ahead)
+            found.append(await submit(late if ahead else early, str(number)))
+            await trio.sleep(0.01)
+        world.behave = at_once
+        turn.finish()
+        for each in (first, *found):
+            await settled(each)
+        assert [turn.text for turn in world.turns] == ["first", *map(str, range(6))]

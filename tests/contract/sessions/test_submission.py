@@ -478,6 +478,10 @@ async def test_two_first_submits_at_once(autojump_clock: trio.abc.Clock) -> None
         loser.finish()
         for each in found.values():
             await settled(each)
+        attempts = [(entry[0], entry[5]) for entry in world.log if entry[1] == "put_if_absent"]
+        attempts += [(entry[0], entry[3]) for entry in world.log if entry[1] == "acquire_holder"]
+        assert len(attempts) == len({reserver for _, reserver in attempts}) == 3
+        assert all(reserver.startswith(f"{node}/") for node, reserver in attempts)
 
 
 @pytest.mark.contract("SR-139", "SR-443")

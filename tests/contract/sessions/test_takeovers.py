@@ -41,8 +41,18 @@ from zlinkpy.sessions.types import (
 async def test_reservations_are_taken_over_one_by_one(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     async with cluster(world, "n1", "n2") as [one, two]:
-        await submit(one, key="own")
+        own = await submit(one, key="own")
         turn = await world.turn()
+        publish, lease = one._core.publish, one._core.seat("s").lease
+        assert lease is not None
+        kept: list[object] = []
+
+        async def told(signal: SessionSignal) -> bool:
+            if signal.kind is SignalKind.TURN_RESULT:
+                kept.extend(key for key, _ in lease.slot.bound if key == signal.payload.get("idem"))
+            return await publish(signal)
+
+        one._core.publish = told  # type: ignore[method-assign]
         found = [await submit(two, key=f"k{n}") for n in range(3)]
         keyless = await submit(two, "keyless")
         turn.finish()
@@ -57,13 +67,24 @@ async def test_reservations_are_taken_over_one_by_one(autojump_clock: trio.abc.C
         assert ("k0", holders[0]) in [entry[2:4] for entry in world.log if entry[1] == "touch"]
         turn.finish()
         for n in (2, 3, 4):
-            world.log.clear()
             (await world.turn(n)).finish()
             await settled(found[n - 2])
-        world.log.clear()
+        await settled(own)
         await settled(keyless)
         await wait_all_tasks_blocked()
-        assert not world.calls("acquire_holder", "touch", "mark_done", "compare_and_reset")
+        for name, keys in (
+            ("acquire_holder", ["k0", "k1", "k2"]),
+            ("mark_done", ["own", "k0", "k1", "k2"]),
+            ("compare_and_reset", []),
+            ("discard_reservation", []),
+        ):
+            assert [entry[2] for entry in world.log if entry[1] == name] == keys
+        assert {entry[2] for entry in world.log if entry[1] == "touch"} <= {"own", "k0", "k1", "k2"}
+        assert kept == ["own", "k0", "k1", "k2"]
+        world.log.clear()
+        await trio.sleep(11)
+        # What was announced is no longer kept alive.
+        assert world.calls("extend", "touch") == ["extend"]
 
 
 @pytest.mark.contract("SR-195", "SR-221", "SR-414", "SR-416")
@@ -181,9 +202,9 @@ class Unreadable:
 async def test_entries_that_cannot_be_read(autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     entries = [
-        UnreadableEntry("1", "t-both", "both", "broken"),
-        UnreadableEntry("2", None, "key", "broken"),
-        UnreadableEntry("3", None, None, "broken"),
+        UnreadableEntry("1", None, None, "broken"),
+        UnreadableEntry("2", "t-both", "both", "broken"),
+        UnreadableEntry("3", None, "key", "broken"),
     ]
     async with cluster(world, "n1", inbox=Unreadable(world.stores.inbox, *entries)) as [router]:
         for key in ("both", "key"):
@@ -272,6 +293,30 @@ async def test_messages_that_come_at_bad_moments(autojump_clock: trio.abc.Clock,
         await trio.sleep(1)
         assert (await settled(late)).answer == "late"
         assert sorted(texts(world)) == ["first", "late"]
+
+
+@pytest.mark.contract("SR-208")
+async def test_a_message_that_comes_with_the_answer_of_an_empty_collect(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    world.behave = at_once
+    collect = world.stores.inbox.collect
+    late = InboundMessage("s", "chat", "late")
+    async with cluster(world, "n1") as [router]:
+
+        async def answered_late(*arguments: Any) -> CollectedBatch:
+            batch = await collect(*arguments)
+            if not batch.messages and world.turns:
+                world.stores.inbox.collect = collect  # type: ignore[method-assign]
+                await world.stores.inbox.deliver(late)
+                router._core.ring("s")
+            return batch
+
+        world.stores.inbox.collect = answered_late  # type: ignore[method-assign]
+        await settled(await submit(router, "first"))
+        await trio.sleep(30)
+        assert texts(world) == ["first", "late"]
+        # Two of the submit's pass, two of the one it rang for: none of them only looked.
+        assert world.calls("collect") == ["collect"] * 4
 
 
 @pytest.mark.contract("SR-209")

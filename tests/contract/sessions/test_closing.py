@@ -53,7 +53,8 @@ async def test_a_graceful_end(autojump_clock: trio.abc.Clock) -> None:
         assert not turn.session.interrupts
         assert await world.holder() is None
         assert world.calls("release") == ["release"]
-        names = [type(event).__name__ async for event in stream]
+        with trio.fail_after(1):
+            names = [type(event).__name__ async for event in stream]
         assert names == ["TurnCompleted"]
         assert not set(threading.enumerate()) - threads
         assert not router._subscriptions._places

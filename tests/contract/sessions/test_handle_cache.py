@@ -89,8 +89,9 @@ async def test_no_second_handle_before_the_first_is_gone(
 ) -> None:
     scene = Scene(RouterConfig(max_cached_sessions=1))
 
-    async def slowly(_: Probe) -> None:
+    async def slowly(probe: Probe) -> None:
         await trio.sleep(3)
+        scene.log.append(("n1", "closed", probe.session_id))
 
     async with nodes(scene, "n1") as [one]:
         _, turn = await busy_turn(scene, one, "a")
@@ -105,8 +106,9 @@ async def test_no_second_handle_before_the_first_is_gone(
         last = await scene.turn(3)
         last.finish()
         await settled(again, 10)
-        steps = [entry[1] for entry in scene.log if entry[1] in ("open", "close", "release") and "b" not in entry[2:]]
-        assert steps[:4] == ["open", "close", "release", "open"]
+        wanted = ("open", "close", "closed", "release")
+        steps = [entry[1] for entry in scene.log if entry[1] in wanted and "b" not in entry[2:]]
+        assert steps[:5] == ["open", "close", "closed", "release", "open"]
 
 
 @pytest.mark.contract("SR-269")
@@ -190,6 +192,26 @@ async def test_reads_do_not_undo_a_pin(autojump_clock: trio.abc.Clock) -> None:
         await given.cache.sweep()
         assert given.cache.peek("s") is entry
         assert given.handle.closing == 0
+
+
+@pytest.mark.contract("SR-265")
+@pytest.mark.parametrize("how", ["evicted", "made room for"])
+async def test_the_listener_hears_nothing_of_a_pinned_handle_before_its_close(
+    autojump_clock: trio.abc.Clock, how: str
+) -> None:
+    async with trio.open_nursery() as nursery:
+        given = Caches(nursery, limit=1)
+        entry = await given.acquire()
+        if how == "evicted":
+            given.cache.evict("s")
+        else:
+            await given.cache.acquire("another", given.opener)
+        await trio.sleep(60)
+        assert given.cache.peek("s") is None
+        assert (given.handle.closing, given.told) == (0, [])
+        given.look = lambda _: given.handle.closed
+        await given.cache.unpin(entry)
+        assert given.told == [("s", 1)]
 
 
 @pytest.mark.contract("SR-263")

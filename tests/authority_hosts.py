@@ -9,9 +9,9 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from tests.location_hosts import MESH, OPTIONS, node, plant, put
+from tests.location_hosts import MESH, OPTIONS, Gate, node, plant, put
 from zlinkpy.entropy import SeededEntropy
-from zlinkpy.location import MeshNodeDescriptor, NodeCapacity, Usage, keys
+from zlinkpy.location import MemoryStore, MeshNodeDescriptor, NodeCapacity, Usage, keys
 from zlinkpy.location.authority import (
     ACTOR_SLOTS,
     AuthorityRecord,
@@ -241,3 +241,28 @@ async def moved(cluster: Cluster, record: AuthorityRecord, **more: Any) -> Any:
     space = await cluster["q"].reserve_space(Q, RELOCATION_ID, slots, cluster.descriptors["q"], FAR)
     assert space == SpaceReserved()
     return await cluster["q"].change_owner(committed_move(record, Q, **more), FAR)
+
+
+class Stage:
+    """A cluster whose nodes p and q each reach the store through a gate of their own."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(MemoryStore())
+        self.gates: dict[str, Gate] = {}
+
+    async def open(self) -> Stage:
+        for rid in ("p", "q"):
+            await self.cluster.start(rid)
+            gate = self.gates[rid] = Gate(self.cluster.store)
+            self.cluster.repositories[rid] = AuthorityRepository(
+                gate, self.cluster.leases[rid], OPTIONS, SeededEntropy(rid)
+            )
+        return self
+
+    @property
+    def p(self) -> AuthorityRepository:
+        return self.cluster["p"]
+
+    @property
+    def q(self) -> AuthorityRepository:
+        return self.cluster["q"]

@@ -14,7 +14,7 @@ from tests.authority_hosts import (
     ENTRY,
     FAR,
     RELOCATION_ID,
-    Cluster,
+    Stage,
     actor,
     actor_payload,
     cart_payload,
@@ -23,13 +23,11 @@ from tests.authority_hosts import (
     owner,
     spot,
 )
-from tests.location_hosts import OPTIONS, Gate, every, only, put
-from zlinkpy.entropy import SeededEntropy
+from tests.location_hosts import OPTIONS, every, only, put
 from zlinkpy.errors import DeadlineExceededError
-from zlinkpy.location import MemoryStore, StoreFailure, keys
+from zlinkpy.location import StoreFailure, keys
 from zlinkpy.location.authority import (
     ACTOR_SLOTS,
-    AuthorityRepository,
     CapacityRow,
     Count,
     Creation,
@@ -53,31 +51,6 @@ from zlinkpy.wire import CreateOutcome, TerminalResult
 
 READY, CLOSING = ObjectState.READY, ObjectState.CLOSING
 P, Q = owner("p"), owner("q")
-
-
-class Stage:
-    """A cluster whose nodes p and q each reach the store through a gate of their own."""
-
-    def __init__(self) -> None:
-        self.cluster = Cluster(MemoryStore())
-        self.gates: dict[str, Gate] = {}
-
-    async def open(self) -> Stage:
-        for rid in ("p", "q"):
-            await self.cluster.start(rid)
-            gate = self.gates[rid] = Gate(self.cluster.store)
-            self.cluster.repositories[rid] = AuthorityRepository(
-                gate, self.cluster.leases[rid], OPTIONS, SeededEntropy(rid)
-            )
-        return self
-
-    @property
-    def p(self) -> AuthorityRepository:
-        return self.cluster["p"]
-
-    @property
-    def q(self) -> AuthorityRepository:
-        return self.cluster["q"]
 
 
 Operation = Callable[[], Awaitable[Any]]
@@ -414,7 +387,7 @@ async def test_a_conflict_about_the_row_itself_is_the_result(autojump_clock: obj
 
     gate.before = before
     gate.calls.clear()
-    result = await stage.p.release(record, ReleaseCause.DESTROY, FAR)
+    result = await stage.p.release(record, ReleaseCause.DESTROY, trio.current_time() + 1)
     assert isinstance(result, Refused)
     assert result.why is Why.CHANGED
     assert result.record is not None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+import zmq
 
 import zlinkpy as zl
 from tests.contract.fanout.world import (
@@ -24,6 +25,7 @@ from tests.puppet import until
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.fanout import PublisherPhase
 from zlinkpy.link import FailureReason
+from zlinkpy.location import LeaseDriver
 from zlinkpy.telemetry import catalogue
 from zlinkpy.transport import Subscription, ZmqTransport
 from zlinkpy.wire import BEACON_TOPIC, RuntimeState
@@ -53,6 +55,20 @@ async def test_a_connected_publisher_that_says_nothing_is_connecting_and_stays_s
     assert s.phase(u.endpoint) is PublisherPhase.CONNECTING
     assert (u.socket.subscribers, s.heard(u.endpoint).dials) == (1, 1)
     assert s.failure(u.endpoint) is None
+
+
+@pytest.mark.contract("LO-169")
+async def test_a_publisher_with_descriptor_lease_and_connection_is_not_ready_before_its_first_record(
+    autojump_clock: object, world: World
+) -> None:
+    u = await world.puppet()
+    await world.list(u)
+    s = await world.subscriber(store=True)
+    await u.subscribed()
+    await trio.sleep(20)
+    assert s.phase("u") is PublisherPhase.CONNECTING
+    u.beacon()
+    await s.ready("u", seconds=1)
 
 
 @pytest.mark.contract("LV-92")
@@ -231,6 +247,35 @@ async def test_each_published_publisher_has_a_socket_of_its_own_and_a_withdrawn_
     assert s.is_ready("three")
 
 
+@pytest.mark.contract("LV-79", "LV-80", "LV-81")
+@pytest.mark.parametrize("discovers", [True, False], ids=["automatic", "manual"])
+async def test_no_sub_socket_is_ever_connected_twice(
+    fast_clock: object, sockets: World, monkeypatch: pytest.MonkeyPatch, discovers: bool
+) -> None:
+    connected: list[tuple[zmq.Socket[bytes], str]] = []
+    connect = zmq.Socket.connect
+
+    def watched(self: zmq.Socket[bytes], endpoint: str) -> Any:
+        if self.type == zmq.SUB:
+            connected.append((self, endpoint))
+        return connect(self, endpoint)
+
+    monkeypatch.setattr(zmq.Socket, "connect", watched)
+    puppets = [await sockets.living(rid) for rid in "abc"]
+    for u in puppets:
+        await sockets.list(u)
+    endpoints = [u.endpoint for u in puppets]
+    where: dict[str, Any] = {"store": True, "lease_driver": LeaseDriver.LOOP} if discovers else {}
+    s = await sockets.subscriber(*(() if discovers else endpoints), **where)
+    await s.ready(*endpoints, seconds=20)
+    # A reconnect has a socket of its own, too.
+    puppets[0].send(BEACON_TOPIC)
+    await until(lambda: s.heard(endpoints[0]).dials == 2, 20)
+    await s.ready(*endpoints, seconds=20)
+    assert sorted(endpoint for _, endpoint in connected) == sorted([*endpoints, endpoints[0]])
+    assert len({id(socket) for socket, _ in connected}) == 4
+
+
 def watch_dials(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The endpoint of each SUB socket that is made."""
     dialled: list[str] = []
@@ -344,6 +389,25 @@ def press(node: Node, count: int) -> None:
 def relieve(node: Node, count: int) -> None:
     for _ in range(count):
         node.rt._core.permits.release()
+
+
+@pytest.mark.contract("LV-118")
+async def test_a_publisher_that_fills_the_queue_costs_a_quiet_one_nothing(autojump_clock: object, world: World) -> None:
+    u = await world.puppet("u")
+    v = await world.living("v")
+    s = await world.subscriber(u.endpoint, v.endpoint)
+    await u.subscribed()
+    u.beacon()
+    await s.ready(u.endpoint, v.endpoint)
+    maximum = s.rt.status.permits_maximum
+    press(s, maximum)
+    for _ in range(600):
+        u.event()
+        await trio.sleep(0.1)
+        assert s.is_ready(v.endpoint)
+        assert trio.current_time() - s.heard(v.endpoint).last_receive < 2
+    assert s.heard(v.endpoint).dials == 1
+    relieve(s, maximum)
 
 
 @pytest.mark.contract("LV-118", "LV-115")

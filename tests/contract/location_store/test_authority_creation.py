@@ -25,6 +25,7 @@ from tests.authority_hosts import (
 )
 from tests.contract.location_store.conftest import Bench
 from tests.location_hosts import plant, put
+from zlinkpy.errors import ErrorKind
 from zlinkpy.location import GenerationExhausted, keys
 from zlinkpy.location.authority import (
     AllocationState,
@@ -164,6 +165,7 @@ async def test_fifty_creations_from_four_nodes_stay_within_every_limit(cluster: 
             assert count.active + count.reserved <= limit
 
 
+@pytest.mark.contract("LO-072")
 async def test_the_id_of_an_entry_spot_is_not_given_away(cluster: Cluster) -> None:
     await put(cluster.store, keys.entry_spot("hall"), EntryClaimRow("main", "q", "q", 1).encode())
     before = await cluster.image()
@@ -173,17 +175,29 @@ async def test_the_id_of_an_entry_spot_is_not_given_away(cluster: Cluster) -> No
     assert isinstance(await cluster["p"].reserve(order(actor("hall"), P), FAR), Reserved)
 
 
-@pytest.mark.contract("LO-093", "LO-094")
+@pytest.mark.contract("LO-093")
 @pytest.mark.parametrize("counter", sorted(COUNTERS))
-async def test_an_exhausted_counter_changes_nothing(cluster: Cluster, counter: bytes) -> None:
-    closing = await cluster.create(spot("cart"), P, kind="cart", payload=cart_payload(CLOSING))
+async def test_an_exhausted_counter_creates_nothing(cluster: Cluster, counter: bytes) -> None:
     await put(cluster.store, counter, b"9223372036854775807")
     before = await cluster.image()
     for _ in range(2):
         with pytest.raises(GenerationExhausted):
             await cluster["p"].reserve(order(actor("x"), P), FAR)
-        with pytest.raises(GenerationExhausted):
+    assert await cluster.image() == before
+
+
+@pytest.mark.contract("LO-094")
+@pytest.mark.parametrize("counter", sorted(COUNTERS))
+async def test_an_exhausted_counter_leaves_an_object_as_it_was_and_is_the_caller_s_internal_failure(
+    cluster: Cluster, counter: bytes
+) -> None:
+    closing = await cluster.create(spot("cart"), P, kind="cart", payload=cart_payload(CLOSING))
+    await put(cluster.store, counter, b"9223372036854775807")
+    before = await cluster.image()
+    for _ in range(2):
+        with pytest.raises(GenerationExhausted) as failure:
             await cluster["p"].reincarnate(closing, cart_payload(), FAR)
+        assert failure.value.kind is ErrorKind.INTERNAL_FAILURE
     assert await cluster.image() == before
 
 

@@ -113,6 +113,27 @@ async def test_an_owner_change_needs_the_targets_lease_and_the_row_it_knows(clus
     assert await cluster["q"].change_owner(committed_move(record, Q), FAR) == Refused(Why.CHANGED, other.record)
 
 
+@pytest.mark.contract("LO-304")
+@pytest.mark.parametrize("other", ["owner", "generation"])
+async def test_an_owner_change_of_what_is_another_s_by_now_is_stale_at_once(cluster: Cluster, other: str) -> None:
+    record = await cluster.create(actor(), P)
+    if other == "owner":
+        newer = (await moved(cluster, record)).record
+        target = await cluster.start("f")
+    else:
+        assert await cluster["p"].release(record, ReleaseCause.DESTROY, FAR) == Released()
+        newer = await cluster.create(actor(), P)
+        target = Q
+    late = committed_move(record, target, relocation_id=RELOCATION_ID[::-1])
+    space = await cluster[target.rid].reserve_space(
+        target, RELOCATION_ID[::-1], ACTOR_SLOTS, cluster.descriptors[target.rid], FAR
+    )
+    assert space == SpaceReserved()
+    before = await cluster.image()
+    assert await cluster[target.rid].change_owner(late, FAR) == Refused(Why.CHANGED, newer)
+    assert await cluster.image() == before
+
+
 @pytest.mark.contract("LO-207", "LO-252", "LO-308")
 async def test_a_spot_wide_spot_takes_its_members_along_with_one_row(cluster: Cluster) -> None:
     room = await cluster.create(spot(), P)
@@ -124,9 +145,11 @@ async def test_a_spot_wide_spot_takes_its_members_along_with_one_row(cluster: Cl
     stale = room
     late = await cluster.join(late, room)
     assert isinstance(await moved(cluster, stale), Refused)
+    stale = await cluster.read(spot())
     left = await cluster["p"].change_membership(late, ENTRY, FAR)
     assert isinstance(left, Written)
     room = await cluster.read(spot())
+    assert await cluster["q"].change_owner(committed_move(stale, Q), FAR) == Refused(Why.CHANGED, room)
     written = await moved(cluster, room)
     assert isinstance(written, Written)
     assert [await cluster.raw(member.key.encode()) for member in members] == rows

@@ -32,10 +32,12 @@ from zlinkpy.location.authority import (
     Members,
     Membership,
     ObjectState,
+    Occupied,
     Refused,
     ReleaseCause,
     Released,
     SpotKind,
+    Swept,
     Why,
     Written,
 )
@@ -169,6 +171,29 @@ async def test_what_may_not_be_released_for_a_cause_stays(cluster: Cluster) -> N
     for record, cause, why in wrong:
         assert await cluster["p"].release(record, cause, FAR) == Refused(why, record)
     assert await cluster.image() == before
+
+
+@pytest.mark.contract("LO-213")
+async def test_what_belongs_to_a_run_without_a_lease_is_taken_by_nobody(cluster: Cluster) -> None:
+    record = await cluster.create(actor(), P)
+    cart = await cluster.create(spot("cart"), P, kind="cart", payload=cart_payload(CLOSING))
+    # So that there is space to give back by mistake.
+    pending = [await reserved(cluster, actor("new")), await reserved(cluster, spot("next"), kind="cart")]
+    await cluster.lapse("p")
+    before = await cluster.image()
+    q = cluster["q"]
+    for held in (record, cart):
+        for cause in ReleaseCause:
+            assert isinstance(await q.release(held, cause, FAR), Refused)
+        assert await q.preserve(held, held.row.payload, FAR) == Refused(Why.OWNER, held)
+        assert await q.reincarnate(held, held.row.payload.to(ObjectState.CREATING), FAR) == Refused(Why.OWNER, held)
+        assert await q.release_orphan(held, FAR) == Refused(Why.STATE, held)
+        again = order(held.key, Q, reservation="mine", kind="cart" if held is cart else "")
+        assert await q.reserve(again, FAR) == Occupied(held)
+    assert await q.release_own(FAR) == Swept(released=0, kept=0)
+    assert await cluster.image() == before
+    assert await q.release_orphans(FAR) == Swept(released=len(pending), kept=0)
+    assert [await cluster.read(held.key) for held in (record, cart)] == [record, cart]
 
 
 @pytest.mark.contract("LO-211")

@@ -39,6 +39,7 @@ from zlinkpy.location.authority import (
 from zlinkpy.location.authority.resolution import Closing, Creating, Lacking, Missing, Ready, Unavailable
 from zlinkpy.location.rows import LeaseRow
 from zlinkpy.location.store import Delete
+from zlinkpy.location.store import Missing as NoRow
 from zlinkpy.mesh import PeerState
 from zlinkpy.spots import Activate, ActivationCall, Deliver, Fail, InstanceIntent, Resolve
 from zlinkpy.stream import CloseSession, Heartbeat, HeartbeatOptions, SendPing, SilenceReason
@@ -402,7 +403,7 @@ async def test_a_sessions_heartbeats_keep_no_connection_and_a_lost_connection_en
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.contract("LV-17", "SS-104")
+@pytest.mark.contract("LV-17", "SS-104", "LV-152")
 @pytest.mark.parametrize("expires", ["heartbeat", "lease"])
 async def test_an_expired_heartbeat_or_lease_leaves_a_connection_ready(
     autojump_clock: object, world: World, expires: str
@@ -427,6 +428,7 @@ async def test_an_expired_heartbeat_or_lease_leaves_a_connection_ready(
             assert session.closed is None
             assert isinstance(result, Unavailable)
             assert result.why is Lacking.LEASE
+            assert isinstance(await world.store.read(it.at.lease_key), NoRow)
         assert n.is_ready("p")
         assert p.pair.is_up
         assert len(p.pairs) == 1

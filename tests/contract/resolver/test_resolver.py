@@ -22,6 +22,7 @@ from tests.authority_hosts import (
 from tests.contract.resolver.conftest import Bench
 from tests.location_hosts import every, put
 from zlinkpy.errors import InvalidOperationError
+from zlinkpy.location import keys
 from zlinkpy.location.authority import (
     CapacityRow,
     ExecutionMode,
@@ -58,7 +59,9 @@ RELOCATION = (1).to_bytes(16, "big")
 @pytest.mark.contract("LO-245")
 @pytest.mark.parametrize("where", ["p", "me"])
 async def test_a_ready_object_of_a_reachable_owner_is_ready(autojump_clock: object, bench: Bench, where: str) -> None:
+    await put(bench.cluster.store, keys.AUTHORITY_OWNER_COUNTER, b"5")  # so that no number stands in for another
     record = await bench.cluster.create(actor(), owner(where))
+    assert record.row.owner_generation > record.row.object_generation
     if where == "me":
         bench.links.ready.clear()  # one needs no link to oneself
     assert await bench.resolver.resolve(actor()) == Ready(

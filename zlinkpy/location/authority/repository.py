@@ -59,7 +59,7 @@ CONFLICT_PAUSE = (0.001, 0.005)
 SWEEP_BATCH = 256
 """Rows released in one write when a host ends: far below the limits of a batch, and short for the store."""
 FAILURE_PAUSES = (0.05, 1.0)
-"""Seconds after a failed store call: the first pause, doubled each time up to the last."""
+"""Seconds after a failed look or write: the first pause, doubled each time up to the last."""
 
 
 class HeldLease(Protocol):
@@ -90,7 +90,7 @@ class _Run:
     deadline: float
     scope: trio.CancelScope
     pause: float = 0.0
-    failures: int = 0
+    next_pause: float = FAILURE_PAUSES[0]
     failure: StoreFailure | None = None
     lost: StoreFailure | None = None
     """The first answer that never came. Even a look that did not see its batch proves nothing for later."""
@@ -98,9 +98,8 @@ class _Run:
 
     def failed(self, failure: StoreFailure) -> None:
         self.failure = failure
-        first, last = FAILURE_PAUSES
-        self.pause = min(first * 2.0**self.failures, last)
-        self.failures += 1
+        self.pause = self.next_pause
+        self.next_pause = min(2 * self.pause, FAILURE_PAUSES[1])
 
 
 class AuthorityRepository:
@@ -330,13 +329,13 @@ class AuthorityRepository:
             answers = [seen[key] for key in look.keys]
             good = tuple(answer for answer in answers if isinstance(answer, Missing | Found))
             if len(good) == len(answers):
-                run.settle_by, run.failures = -math.inf, 0
+                run.settle_by, run.next_pause = -math.inf, FAILURE_PAUSES[0]
                 return good
             for answer in answers:
                 if isinstance(answer, Exception) and not isinstance(answer, StoreFailure):
                     raise answer
-                if isinstance(answer, StoreFailure):
-                    run.failed(answer)
+            # However many rows it is about: one look, one failure.
+            run.failed(next(answer for answer in answers if isinstance(answer, StoreFailure)))
             if trio.current_time() >= max(run.deadline, run.settle_by):
                 raise self._unfinished(run)
 

@@ -9,6 +9,7 @@ of this run when
 
 - tests stay green, or there is no test for an id;
 - the break does not parse, or the module or a test module does not import with it: red for the wrong reason;
+- only a test marked slow notices: nobody waits for those while changing code;
 - the tests do not end within the timeout: a hang is not a failing test, the test needs a bound of its own.
 
 The working tree is never touched. Generated mutants (all operators, all lines) were rejected: hundreds of equivalent
@@ -41,9 +42,11 @@ from tests.mutants.guard import FAILED, MODULE_VARIABLE, ROOT_VARIABLE
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info")
-QUIET = ("-q", "-p", "no:cacheprovider")
+QUIET = ("-q", "-p", "no:cacheprovider", "-m", "not slow")
 CONTRACT_REPORT = Path("build") / "contract-report.json"
 EXIT_NOTHING_SELECTED = 5
+SHARES = 4
+"""The unbroken run comes in parts, so that every worker has something to do."""
 BASELINE_FACTOR = 10
 """The unbroken run takes all tests of an area at once, a mutant only a few: it may take this many timeouts."""
 
@@ -209,10 +212,11 @@ def check_unbroken(
     plain = sorted({file for mutant in mutants for file in mutant.tests})
     candidates = sorted({str(file) for files in files_naming(root, ids).values() for file in files})
     runs: list[list[str]] = []
-    if ids and candidates:
-        runs.append(["--contract", ",".join(sorted(ids)), *candidates])
-    if plain:
-        runs.append(plain)
+    for share in range(SHARES):
+        if ids and candidates[share::SHARES]:
+            runs.append(["--contract", ",".join(sorted(ids)), *candidates[share::SHARES]])
+        if plain[share::SHARES]:
+            runs.append(plain[share::SHARES])
 
     def run(arguments: list[str]) -> Outcome:
         copy = free.get()

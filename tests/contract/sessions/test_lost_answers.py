@@ -10,20 +10,24 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from tests.contract.sessions.cluster import (
+    Probe,
     Turn,
     World,
     at_once,
     cluster,
+    error_of,
     held,
     queued,
     settled,
     submit,
+    tell,
     texts,
     wait_for,
 )
 from zlinkpy.sessions.errors import (
     IdempotencyStoreError,
     SessionInboxError,
+    TurnFailedError,
 )
 from zlinkpy.sessions.payloads import TurnFailure, decode_outcome
 from zlinkpy.sessions.types import (
@@ -303,6 +307,32 @@ async def test_a_pass_that_breaks(autojump_clock: trio.abc.Clock, step: str, how
         assert router._core.busy == 0
         assert (await settled(await submit(router, "next"), 2)).answer == "next"
         assert await world.stores.inbox.is_empty("s")
+
+
+@pytest.mark.contract("SR-445")
+async def test_a_cancelled_pass_closes_an_evicted_handle_and_leaves(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    world.obedient = False
+
+    async def slow(_: Probe) -> None:
+        await trio.sleep(1)
+
+    world.closing = slow
+    async with cluster(world, "n1") as [router]:
+        passes = CancelledAlone(router._core.turn_nursery)
+        router._core.turn_nursery = passes  # type: ignore[assignment]
+        found = await submit(router, key="k")
+        await world.turn()
+        await tell(world, SignalKind.EVICT, reason="USER")
+        passes.scopes[-1].cancel()
+        assert isinstance(await error_of(found), TurnFailedError)
+        assert await world.stores.idempotency.find("k") is None
+        await trio.sleep(2)
+        assert world.probes[0].closed == 1
+        assert await world.holder() is None
+        assert "s" not in router._core.seats
+        world.behave = at_once
+        assert (await settled(await submit(router, "next"), 2)).answer == "next"
 
 
 @pytest.mark.contract("SR-427")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import Context, copy_context
 
 import trio
 from attrs import frozen
@@ -22,7 +23,7 @@ class TurnFuture:
         self._done = trio.Event()
         self._result: TurnResult | None = None
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[TurnFuture], None]] = []
+        self._callbacks: list[tuple[Callable[[TurnFuture], None], Context]] = []
 
     @classmethod
     def completed(cls, result: TurnResult) -> TurnFuture:
@@ -40,11 +41,16 @@ class TurnFuture:
         return self._error
 
     def add_done_callback(self, callback: Callable[[TurnFuture], None]) -> None:
-        """Call `callback(future)` once it is done, at once if it is; on the event loop, must not block."""
+        """Call `callback(future)` once it is done, at once if it is; on the event loop, must not block.
+
+        It sees the context variables of who adds it. A pass settles its futures in its own context, where a retry from
+        a callback would count as one from inside the turn (SR-139, SR-414).
+        """
+        context = copy_context()
         if self.done():
-            self._call(callback)
+            self._call(callback, context)
         else:
-            self._callbacks.append(callback)
+            self._callbacks.append((callback, context))
 
     async def result(self) -> TurnResult:
         """Wait for the end of the turn. Unbounded by itself: a forwarded turn has the forward deadline.
@@ -69,13 +75,13 @@ class TurnFuture:
             self._result = outcome
         self._done.set()
         callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            self._call(callback)
+        for callback, context in callbacks:
+            self._call(callback, context)
         return True
 
-    def _call(self, callback: Callable[[TurnFuture], None]) -> None:
+    def _call(self, callback: Callable[[TurnFuture], None], context: Context) -> None:
         try:
-            callback(self)
+            context.run(callback, self)
         except Exception:
             log.exception("a done callback of a turn future raised")
 

@@ -94,22 +94,25 @@ class Subscriptions:
 
     async def end_quiet_ones(self) -> list[str]:
         """End those of sessions that had nothing to do here for long; which they were."""
-        core, now = self._core, trio.current_time()
-        quiet: list[str] = []
+        ended: list[str] = []
         for session_id, place in list(self._places.items()):
-            wanted = (
-                session_id in core.seats
-                or core.cache.peek(session_id) is not None
-                or core.forwards.of_session(session_id)
-                or core.events.has_subscribers(session_id)
-            )
-            if wanted:
-                place.used_at = now
-            elif now - place.used_at >= QUIET_FACTOR * core.config.idle_ttl:
-                quiet.append(session_id)
-        for session_id in quiet:
-            await self.end(session_id)
-        return quiet
+            # Looked at in its turn: a session may have come back while the places of others were ended.
+            if self._places.get(session_id) is place and self._is_quiet(session_id, place):
+                await self._end(session_id)
+                ended.append(session_id)
+        return ended
+
+    def _is_quiet(self, session_id: str, place: _Place) -> bool:
+        core, now = self._core, trio.current_time()
+        wanted = (
+            session_id in core.seats
+            or core.cache.peek(session_id) is not None
+            or core.forwards.of_session(session_id)
+            or core.events.has_subscribers(session_id)
+        )
+        if wanted:
+            place.used_at = now
+        return now - place.used_at >= QUIET_FACTOR * core.config.idle_ttl
 
     async def _close(self, session_id: str, subscription: Subscription) -> None:
         with trio.move_on_after(CLOSE_LIMIT):

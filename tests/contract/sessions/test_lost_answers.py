@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,22 +10,28 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from tests.contract.sessions.cluster import (
+    Probe,
     Turn,
     World,
     at_once,
     cluster,
+    error_of,
     held,
     queued,
     settled,
     submit,
+    tell,
     texts,
     wait_for,
 )
 from zlinkpy.sessions.errors import (
     IdempotencyStoreError,
     SessionInboxError,
+    TurnFailedError,
 )
+from zlinkpy.sessions.payloads import TurnFailure, decode_outcome
 from zlinkpy.sessions.types import (
+    IdempotencyEntry,
     IdempotencyStatus,
     InboundMessage,
     InterruptReason,
@@ -186,7 +193,39 @@ async def test_a_node_without_the_handler(autojump_clock: trio.abc.Clock) -> Non
         assert [(turn.text, turn.session.node) for turn in world.turns[1:]] == [("x", "n1")]
 
 
-STEPS = ("load", "collect", "acquire_holder", "mark_done", "publish", "commit", "open")
+STEPS = (
+    "load",
+    "is_empty",
+    "try_acquire",
+    "provision",
+    "collect",
+    "open",
+    "acquire_holder",
+    "find_holder",
+    "commit",
+    "mark_done",
+    "publish",
+)
+KEYS = ("a", "b", "c")
+
+
+class CancelledAlone:
+    """A nursery whose tasks can be cancelled one by one."""
+
+    def __init__(self, inner: trio.Nursery) -> None:
+        self._inner = inner
+        self.scopes: list[trio.CancelScope] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def start_soon(self, run: Callable[[], Any]) -> None:
+        async def scoped() -> None:
+            with trio.CancelScope() as scope:
+                self.scopes.append(scope)
+                await run()
+
+        self._inner.start_soon(scoped)
 
 
 @pytest.mark.contract("SR-445")
@@ -195,10 +234,21 @@ STEPS = ("load", "collect", "acquire_holder", "mark_done", "publish", "commit", 
 async def test_a_pass_that_breaks(autojump_clock: trio.abc.Clock, step: str, how: str) -> None:
     world = World()
     async with cluster(world, "n1") as [router]:
-        await world.stores.idempotency.put_if_absent("x", "s", "h", "x", 1)
-        for key in ("a", "b"):
+        passes = CancelledAlone(router._core.turn_nursery)
+        router._core.turn_nursery = passes  # type: ignore[assignment]
+        for key in KEYS:
             await queued(world, key)
-        waiting = [wait_for(router, f"t-{key}", key) for key in ("a", "b")]
+        waiting = [wait_for(router, f"t-{key}", key) for key in KEYS]
+        failed_with: list[IdempotencyEntry | None] = []
+        shared = world.bus.publish
+
+        async def look(signal: SessionSignal) -> None:
+            outcome = decode_outcome(signal.payload) if signal.kind is SignalKind.TURN_RESULT else None
+            if outcome is not None and isinstance(outcome.ended, TurnFailure):
+                failed_with.append(await world.stores.idempotency.find(str(outcome.idempotency_key)))
+            await shared(signal)
+
+        world.bus.publish = look  # type: ignore[method-assign]
 
         async def write(turn: Turn) -> None:
             turn.ctx.state = b"s"
@@ -212,15 +262,15 @@ async def test_a_pass_that_breaks(autojump_clock: trio.abc.Clock, step: str, how
             broken = True
             if how == "raises":
                 raise RuntimeError("unexpected")
-            router._core.turn_nursery.cancel_scope.cancel()
+            passes.scopes[-1].cancel()
 
         async def hook(_: str, name: str, __: tuple[Any, ...]) -> None:
-            if name == step and not broken and world.log_of_pass:  # type: ignore[attr-defined]
+            if name == step and not broken:
                 break_it()
                 await trio.lowlevel.checkpoint()
 
-        world.log_of_pass = True  # type: ignore[attr-defined]
         world.before_call = hook
+        acquire = router._core.cache.acquire
         if step == "open":
 
             async def broken_open(*_: Any) -> Any:
@@ -241,18 +291,48 @@ async def test_a_pass_that_breaks(autojump_clock: trio.abc.Clock, step: str, how
         router._core.ring("s")
         await trio.sleep(1.5)
         assert broken
+        assert failed_with == [None] * len(failed_with)
         world.before_call = None
+        router._core.cache.acquire = acquire  # type: ignore[method-assign]
         # What was taken out of the inbox has ended; what was not is still there.
         waits = not await world.stores.inbox.is_empty("s")
         assert waits != all(each.future.done() for each in waiting)
         assert step in ("load", "collect") or not waits
-        for key in ("a", "b"):
+        for key in KEYS:
             entry = await world.stores.idempotency.find(key)
             assert entry is None or entry.holder_id is None
         seat = router._core.seats.get("s")
         assert seat is None or seat.gate is None
         assert await world.holder() is None or router._core.cache.peek("s") is not None
         assert router._core.busy == 0
+        assert (await settled(await submit(router, "next"), 2)).answer == "next"
+        assert await world.stores.inbox.is_empty("s")
+
+
+@pytest.mark.contract("SR-445")
+async def test_a_cancelled_pass_closes_an_evicted_handle_and_leaves(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    world.obedient = False
+
+    async def slow(_: Probe) -> None:
+        await trio.sleep(1)
+
+    world.closing = slow
+    async with cluster(world, "n1") as [router]:
+        passes = CancelledAlone(router._core.turn_nursery)
+        router._core.turn_nursery = passes  # type: ignore[assignment]
+        found = await submit(router, key="k")
+        await world.turn()
+        await tell(world, SignalKind.EVICT, reason="USER")
+        passes.scopes[-1].cancel()
+        assert isinstance(await error_of(found), TurnFailedError)
+        assert await world.stores.idempotency.find("k") is None
+        await trio.sleep(2)
+        assert world.probes[0].closed == 1
+        assert await world.holder() is None
+        assert "s" not in router._core.seats
+        world.behave = at_once
+        assert (await settled(await submit(router, "next"), 2)).answer == "next"
 
 
 @pytest.mark.contract("SR-427")

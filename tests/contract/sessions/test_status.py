@@ -57,6 +57,9 @@ async def test_the_last_word_of_an_origin_and_any_word_of_another(autojump_clock
         await say("a", 100, "hundred")
         await say("b", 1, "moved")
         assert (phase(one), one.status("s").origin_node) == ("moved", "b")
+        # What others said last is nothing against the handle that is here now.
+        await one_turn(scene, one)
+        assert (one.status("s").source, phase(one)) == (StatusSource.LOCAL_HOLDER, "IDLE")
 
 
 @pytest.mark.contract("SR-365")

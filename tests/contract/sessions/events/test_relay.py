@@ -11,6 +11,7 @@ import trio
 
 from tests.contract.sessions.events.nodes import Reader, Sides, outputs, settle
 from zlinkpy.sessions import events as ev
+from zlinkpy.sessions.event_streams import LINE_CAPACITY
 from zlinkpy.sessions.payloads import EventCodec
 from zlinkpy.sessions.types import InterruptReason, SessionSignal
 
@@ -44,6 +45,7 @@ async def test_subscribers_on_both_nodes_see_the_same(autojump_clock: object, wo
             Reader(two.events.subscribe("s"), nursery),
         ]
         other = Reader(two.events.subscribe("other"), nursery)
+        idle = two.events.subscribe("s")
         await settle()
         relay = one.events.open_relay("s", "t1")
         relay.emit(ev.TurnStarted())
@@ -60,6 +62,9 @@ async def test_subscribers_on_both_nodes_see_the_same(autojump_clock: object, wo
     assert here.shown == list(range(1, 404))
     assert here[-1] == ev.TurnCompleted(True, "42", turn_id="t1", seq=403, ts=here[-1].ts)  # type: ignore[union-attr]
     assert other == []
+    # Who does not read loses what it has no room for, and nobody else counts that.
+    assert idle.dropped == 403 - LINE_CAPACITY
+    assert [reader.stream.dropped for reader in readers] == [0, 0, 0]
 
 
 @pytest.mark.contract("SR-328", "SR-017")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import threading
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -118,8 +119,12 @@ def test_many_nodes_need_everything(missing: str) -> None:
     }
     SessionRouter(Chat, config=DISTRIBUTED, node_id="n1", **given)
     del given[missing]
+    threads = threading.enumerate()
+    # Outside of any event loop: there is none in which a task could start.
     with pytest.raises(ConfigurationError, match=missing):
         SessionRouter(Chat, config=DISTRIBUTED, node_id="n1", **given)
+    assert threading.enumerate() == threads
+    assert not world.calls()
 
 
 def test_memory_is_no_place_for_many_nodes() -> None:

@@ -15,7 +15,7 @@ from zlinkpy.sessions.gate_machine import Gate
 from zlinkpy.sessions.lease_machine import LeaseRenewal
 from zlinkpy.sessions.renewal import LeaseRenewer
 from zlinkpy.sessions.router import SessionRouter
-from zlinkpy.sessions.types import InterruptReason, Priority, RouterConfig, SessionLease, SignalKind
+from zlinkpy.sessions.types import InterruptReason, Priority, RouterConfig, SessionLease, SessionSignal, SignalKind
 
 
 async def held(world: World, router: SessionRouter, session: str = "s") -> None:
@@ -46,12 +46,15 @@ class Failing:
 async def test_an_empty_inbox_opens_nothing(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     async with cluster(world, "n1") as [router]:
-        router._core.ring("s")
+        await router._subscriptions.ensure("s")
+        doorbell = SessionSignal("s", SignalKind.MESSAGE_ENQUEUED, "n2", {}, "instance of n2")
+        await world.bus.publish(doorbell)
         await wait_all_tasks_blocked()
+        assert world.calls("is_empty") == ["is_empty"]
         assert "try_acquire" not in world.calls()
         # Not to be told is no answer: then the lease is won, and given back at once.
         world.stores.inbox.backend.plan("before", operation="is_empty")
-        router._core.ring("s")
+        await world.bus.publish(doorbell)
         await wait_all_tasks_blocked()
         assert world.calls("try_acquire", "release") == ["try_acquire", "release"]
         assert "open" not in world.calls()

@@ -106,7 +106,8 @@ def check_keys(key_file: str | None = None, allow_list: str | None = None) -> Ch
 
 def _versions() -> list[Check]:
     features = transport_features()
-    parts = {name: "yes" if having else "no" for name, having in (("curve", features.curve), ("ipc", features.ipc))}
+    having = {"curve": features.curve, "ipc": features.ipc, "batch threads": features.batch_threads}
+    parts = {name: "yes" if has else "no" for name, has in having.items()}
     libzmq = f"{features.libzmq} (pyzmq {features.pyzmq}; " + ", ".join(f"{k} {v}" for k, v in parts.items()) + ")"
     return [
         _ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),

@@ -19,9 +19,10 @@ import zmq
 
 
 def make_context() -> zmq.Context[zmq.Socket[bytes]]:
-    """A new context; its I/O thread is a batch thread where the system has and allows such."""
+    """A new context; its I/O thread is a batch thread where the system has and allows such, and nobody has chosen
+    another policy for this process."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    if batch_is_allowed():
+    if batch_is_allowed() and os.sched_getscheduler(0) == os.SCHED_OTHER:
         context.set(zmq.THREAD_SCHED_POLICY, os.SCHED_BATCH)
     return context
 

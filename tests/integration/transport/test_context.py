@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,3 +64,17 @@ def test_the_system_is_asked_once(asked_anew: None, monkeypatch: pytest.MonkeyPa
     assert batch_is_allowed()
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     assert batch_is_allowed()
+
+
+def test_a_policy_that_was_chosen_for_the_process_stays(asked_anew: None) -> None:
+    found: list[int] = []
+
+    def chosen() -> None:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        found.extend(policies_of_new_threads(os.SCHED_IDLE))
+
+    thread = threading.Thread(target=chosen)
+    thread.start()
+    thread.join()
+    assert len(found) >= 2
+    assert set(found) == {os.SCHED_IDLE}

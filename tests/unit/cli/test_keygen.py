@@ -11,6 +11,7 @@ import pytest
 from tests.keys import Keyring
 from tests.unit.cli.conftest import Zlink
 from zlinkpy.security import is_key, read_key_file, write_key_file
+from zlinkpy.transport.context import batch_is_allowed
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,7 @@ def keys_line(zlink: Zlink, *arguments: str) -> tuple[int, dict[str, str]]:
     result = zlink("doctor", "--json", *arguments)
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
     assert "curve yes" in checks["libzmq"]["found"]
+    assert f"batch threads {'yes' if batch_is_allowed() else 'no'}" in checks["libzmq"]["found"]
     return result.exit_code, checks["keys"]
 
 

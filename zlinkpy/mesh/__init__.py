@@ -17,6 +17,7 @@ from zlinkpy.mesh.connections import (
 from zlinkpy.mesh.core import MeshCore
 from zlinkpy.mesh.dispatch import HandlerTable
 from zlinkpy.mesh.framework import FRAMEWORK_PREFIX
+from zlinkpy.mesh.holder import LinkHolder
 from zlinkpy.mesh.identity import (
     ListenPlan,
     automatic_rid,
@@ -64,6 +65,7 @@ __all__ = [
     "ConnectionReport",
     "ConnectionsAsked",
     "HandlerTable",
+    "LinkHolder",
     "ListedNode",
     "ListenPlan",
     "Member",

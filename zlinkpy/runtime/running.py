@@ -17,6 +17,7 @@ from zlinkpy.mesh import (
     ClientServerClient,
     ClientServerServer,
     ConnectionsAsked,
+    LinkHolder,
     MeshCore,
     MeshSnapshot,
     MeshStatus,
@@ -406,13 +407,7 @@ class Runtime(Calls):
         left = core.ingress.close()
         left += [] if drained else core.workers.cancel_remaining()
         left += core.requests.close()
-        failed = False
-        for holder in tuple(core.holders):
-            try:
-                await holder.aclose()
-            except Exception:
-                failed = True
-                log.exception("closing %s %s failed", holder.kind, holder.name)
+        failed = not await self._close_holders()
         failed = not await self.fanout.aclose() or failed
         for location in self.all_locations():
             try:
@@ -431,6 +426,24 @@ class Runtime(Calls):
                 outcome=TerminationOutcome.FORCE_STOPPED, reason=TerminationReason.DEADLINE_EXCEEDED, left=tuple(left)
             )
         return TerminationResult(outcome=TerminationOutcome.STOPPED, reason=TerminationReason.NONE, left=tuple(left))
+
+    async def _close_holders(self) -> bool:
+        """Close all meshes and channels at once, for each may wait for peers that do not take its last records; False:
+        one of them failed."""
+        failures = 0
+
+        async def close(holder: LinkHolder) -> None:
+            nonlocal failures
+            try:
+                await holder.aclose()
+            except Exception:
+                failures += 1
+                log.exception("closing %s %s failed", holder.kind, holder.name)
+
+        async with trio.open_nursery() as nursery:
+            for holder in self._core.holders:
+                nursery.start_soon(close, holder)
+        return failures == 0
 
     async def _drain(self, deadline: float) -> bool:
         """Wait for accepted work, for this host's own requests, and for a quiet moment on the wire."""

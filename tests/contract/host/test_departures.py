@@ -11,7 +11,7 @@ import trio
 import zlinkpy as zl
 from tests.contract.host.hosts import CHANNEL, MESH, Answer, Ask, Lan, Note, both_kinds
 from tests.puppet import until
-from zlinkpy.mesh import peer_link
+from zlinkpy.mesh import LinkHolder, peer_link
 
 
 @pytest.mark.contract("LV-144", "LO-170")
@@ -145,6 +145,30 @@ async def test_a_part_that_fails_at_the_end_does_not_keep_the_host_from_ending(
             assert result.outcome is zl.TerminationOutcome.FORCE_STOPPED
             assert result.reason is zl.TerminationReason.TEARDOWN_FAILED
         assert server.rt.status.state is zl.HostState.STOPPED
+
+
+async def test_parts_that_are_slow_to_close_are_closed_at_once(
+    autojump_clock: object, lan: Lan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, closed = LinkHolder.aclose, 0
+
+    async def slow(holder: LinkHolder) -> None:
+        nonlocal closed
+        # A peer that takes no last record, in each of them.
+        await trio.sleep(2)
+        await close(holder)
+        closed += 1
+
+    monkeypatch.setattr(LinkHolder, "aclose", slow)
+    host, _ = lan.host("many")
+    for number in range(5):
+        host.serve_client_server(f"channel{number}", listen=f"tcp://127.0.0.1:{900 + number}", rid=f"s{number}")
+    async with host.run() as rt:
+        began = trio.current_time()
+        result = await rt.shutdown()
+    assert closed == 5
+    assert result.outcome is zl.TerminationOutcome.STOPPED
+    assert trio.current_time() - began < 4
 
 
 @pytest.mark.contract("SA-212", "SA-241")

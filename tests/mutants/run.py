@@ -4,12 +4,11 @@ usage: python -m tests.mutants.run [--area LV] [--name NAME] [--jobs 2] [--timeo
 
 Each worker has one copy of the project. First the tests that the chosen mutants name run unbroken: they must pass, and
 this tells which test files hold them. Then each break is applied to the copy, its tests run, and the file is restored.
-A mutant is killed when for every id in `fails`, and for `tests` as a whole, at least one test failed. It is a failure
-of this run when
+A mutant is killed when for every id in `fails`, and for `tests` as a whole, at least one test failed. Tests marked slow
+run for those ids only that have no other. It is a failure of this run when
 
 - tests stay green, or there is no test for an id;
 - the break does not parse, or the module or a test module does not import with it: red for the wrong reason;
-- only a test marked slow notices: nobody waits for those while changing code;
 - the tests do not end within the timeout: a hang is not a failing test, the test needs a bound of its own.
 
 The working tree is never touched. Generated mutants (all operators, all lines) were rejected: hundreds of equivalent
@@ -42,7 +41,8 @@ from tests.mutants.guard import FAILED, MODULE_VARIABLE, ROOT_VARIABLE
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info")
-QUIET = ("-q", "-p", "no:cacheprovider", "-m", "not slow")
+QUIET = ("-q", "-p", "no:cacheprovider")
+QUICK = ("-m", "not slow")
 CONTRACT_REPORT = Path("build") / "contract-report.json"
 EXIT_NOTHING_SELECTED = 5
 SHARES = 4
@@ -53,6 +53,15 @@ BASELINE_FACTOR = 10
 
 class RunError(Exception):
     """The run cannot say anything about the mutants; the text says why."""
+
+
+@frozen(kw_only=True)
+class Known:
+    """Where the tests of an id are, by id."""
+
+    files: dict[str, set[str]]
+    slow: set[str]
+    """The ids that only tests marked slow are about."""
 
 
 @frozen(kw_only=True)
@@ -134,8 +143,8 @@ class Copy:
             self._process.wait()
             self._process = None
 
-    def judge(self, mutant: Mutant, files: dict[str, set[str]]) -> Verdict:
-        """Apply the break, run its tests, restore the file. `files` says which files hold the tests of an id."""
+    def judge(self, mutant: Mutant, known: Known) -> Verdict:
+        """Apply the break, run its tests, restore the file."""
         start = time.perf_counter()
         target = self.root / mutant.file
         original = target.read_bytes()
@@ -145,13 +154,13 @@ class Copy:
         # Compiled files are matched by size and whole seconds: a break of the same length must not look unchanged.
         os.utime(target, (times.st_atime, times.st_mtime + 10))
         try:
-            killed, text = self._decide(mutant, broken, files)
+            killed, text = self._decide(mutant, broken, known)
         finally:
             target.write_bytes(original)
             os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
         return Verdict(mutant=mutant, killed=killed, text=text, seconds=time.perf_counter() - start)
 
-    def _decide(self, mutant: Mutant, broken: bytes, files: dict[str, set[str]]) -> tuple[bool, str]:
+    def _decide(self, mutant: Mutant, broken: bytes, known: Known) -> tuple[bool, str]:
         if mutant.file.endswith(".py"):
             try:
                 ast.parse(broken)
@@ -161,16 +170,17 @@ class Copy:
         pending = set(mutant.fails)
         while pending:
             names = ",".join(sorted(pending))
-            chosen = sorted({file for name in pending for file in files[name]})
+            chosen = sorted({file for name in pending for file in known.files[name]})
+            speed = () if pending & known.slow else QUICK
             # -x: the first failing test usually settles it; where several ids are named, the rest run again.
-            outcome = self.run(["-x", "--contract", names, *chosen], module=mutant.module)
+            outcome = self.run(["-x", *speed, "--contract", names, *chosen], module=mutant.module)
             noticed = {name: test for name in sorted(pending) if (test := outcome.failing_test(name))}
             if not noticed:
                 return False, complaint(outcome, f"the tests of {names}")
             killers += [f"{name} ({test})" for name, test in noticed.items()]
             pending -= set(noticed)
         if mutant.tests:
-            outcome = self.run(["-x", *mutant.tests], module=mutant.module)
+            outcome = self.run(["-x", *QUICK, *mutant.tests], module=mutant.module)
             if not outcome.failed:
                 return False, complaint(outcome, " ".join(mutant.tests))
             killers.append(outcome.failed[0])
@@ -203,20 +213,14 @@ def workers(copies: Sequence[Copy]) -> Iterator[ThreadPoolExecutor]:
 
 def check_unbroken(
     pool: ThreadPoolExecutor, free: queue.SimpleQueue[Copy], mutants: Iterable[Mutant], root: Path, timeout: float
-) -> dict[str, set[str]]:
-    """Run what the mutants name on the unbroken code; the files that hold the passing tests of each id.
+) -> Known:
+    """Run what the mutants name on the unbroken code, and note where the passing tests of each id are.
 
     Raises RunError when a test is red without any break, or an id has no test.
     """
     ids = frozenset(name for mutant in mutants for name in mutant.fails)
     plain = sorted({file for mutant in mutants for file in mutant.tests})
-    candidates = sorted({str(file) for files in files_naming(root, ids).values() for file in files})
-    runs: list[list[str]] = []
-    for share in range(SHARES):
-        if ids and candidates[share::SHARES]:
-            runs.append(["--contract", ",".join(sorted(ids)), *candidates[share::SHARES]])
-        if plain[share::SHARES]:
-            runs.append(plain[share::SHARES])
+    known = Known(files={name: set() for name in ids}, slow=set())
 
     def run(arguments: list[str]) -> Outcome:
         copy = free.get()
@@ -224,19 +228,30 @@ def check_unbroken(
         free.put(copy)
         return outcome
 
-    files: dict[str, set[str]] = {name: set() for name in ids}
-    for outcome in pool.map(run, runs):
-        if outcome.status is None:
-            raise RunError(f"the tests without any break did not end in {timeout:.0f} s")
-        if outcome.status not in (0, EXIT_NOTHING_SELECTED):
-            raise RunError(f"the tests do not pass without any break:\n{outcome.tail(40)}")
-        for name in ids & set(outcome.items):
-            passed = (test for test, result in outcome.items[name].items() if result == "passed")
-            files[name] |= {test.partition("::")[0] for test in passed}
-    missing = sorted(name for name in ids if not files[name])
+    def run_shares(names: frozenset[str], speed: tuple[str, ...], plain: list[str]) -> None:
+        runs: list[list[str]] = []
+        candidates = sorted({str(file) for files in files_naming(root, names).values() for file in files})
+        for share in range(SHARES):
+            if candidates[share::SHARES]:
+                runs.append([*speed, "--contract", ",".join(sorted(names)), *candidates[share::SHARES]])
+            if plain[share::SHARES]:
+                runs.append([*speed, *plain[share::SHARES]])
+        for outcome in pool.map(run, runs):
+            if outcome.status is None:
+                raise RunError(f"the tests without any break did not end in {timeout:.0f} s")
+            if outcome.status not in (0, EXIT_NOTHING_SELECTED):
+                raise RunError(f"the tests do not pass without any break:\n{outcome.tail(40)}")
+            for name in names & set(outcome.items):
+                passed = (test for test, result in outcome.items[name].items() if result == "passed")
+                known.files[name] |= {test.partition("::")[0] for test in passed}
+
+    run_shares(ids, QUICK, plain)
+    known.slow.update(name for name in ids if not known.files[name])
+    run_shares(frozenset(known.slow), (), [])
+    missing = sorted(name for name in ids if not known.files[name])
     if missing:
         raise RunError("no test passes for: " + ", ".join(missing))
-    return files
+    return known
 
 
 def run_all(root: Path, mutants: Sequence[Mutant], *, jobs: int, timeout: float) -> list[Verdict]:
@@ -247,7 +262,7 @@ def run_all(root: Path, mutants: Sequence[Mutant], *, jobs: int, timeout: float)
 
     def judge(mutant: Mutant) -> None:
         copy = free.get()
-        verdict = copy.judge(mutant, files)
+        verdict = copy.judge(mutant, known)
         free.put(copy)
         verdicts.append(verdict)
         head = f"[{len(verdicts)}/{len(mutants)}] {'ok  ' if verdict.killed else 'FAIL'}"
@@ -261,7 +276,7 @@ def run_all(root: Path, mutants: Sequence[Mutant], *, jobs: int, timeout: float)
         print(f"{len(mutants)} mutants; first their tests without a break ...", flush=True)
         start = time.perf_counter()
         with workers(copies) as pool:
-            files = check_unbroken(pool, free, mutants, copies[0].root, timeout * BASELINE_FACTOR)
+            known = check_unbroken(pool, free, mutants, copies[0].root, timeout * BASELINE_FACTOR)
             print(f"  all green ({time.perf_counter() - start:.1f} s)", flush=True)
             list(pool.map(judge, mutants))
     return verdicts

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.catalogue import CatalogueError, load
-from tests.mutants.run import Copy, RunError, main, run_all
+from tests.mutants.run import Copy, Known, RunError, main, run_all
 
 TESTS = Path(__file__).resolve().parent.parent.parent
 
@@ -69,7 +69,9 @@ def project(tmp_path: Path) -> Path:
     (root / "tests" / "conftest.py").write_text('pytest_plugins = ["tests.contract_plugin"]\n', encoding="utf-8")
     (root / "tests" / "test_sums.py").write_text(TEST, encoding="utf-8")
     (root / "tests" / "test_plain.py").write_text(PLAIN, encoding="utf-8")
-    (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["contract(*ids): items"]\n')
+    (root / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\nmarkers = ["contract(*ids): items", "slow: slow"]\n'
+    )
     return root
 
 
@@ -156,11 +158,11 @@ def test_a_copy_is_restored_after_each_break(project: Path, tmp_path: Path) -> N
     folder.mkdir()
     copy = Copy(project, folder, 30)
     (mutant,) = load(project)
-    files = {"LV-01": {"tests/test_sums.py"}}
-    assert copy.judge(mutant, files).killed
+    known = Known(files={"LV-01": {"tests/test_sums.py"}}, slow=set())
+    assert copy.judge(mutant, known).killed
     assert (copy.root / "zlinkpy" / "sums.py").read_text(encoding="utf-8") == SOURCE
     assert copy.run(["tests/test_sums.py"]).status == 0, "a compiled file of the break was left behind"
-    assert copy.judge(mutant, files).killed, "a compiled file of the original hid the same break, of the same length"
+    assert copy.judge(mutant, known).killed, "a compiled file of the original hid the same break, of the same length"
 
 
 def test_tests_that_are_red_without_a_break_judge_nothing(project: Path) -> None:
@@ -176,6 +178,30 @@ def test_an_item_without_a_test_is_an_error(project: Path) -> None:
     write(project, {"name": "sum", "fails": ["LV-01", "LV-03"]})
     with pytest.raises(RunError, match="no test passes for: LV-03"):
         run_all(project, load(project), jobs=1, timeout=30)
+
+
+def test_slow_tests_run_for_items_that_have_no_other(project: Path) -> None:
+    slow = """
+
+@pytest.mark.slow
+@pytest.mark.contract("LV-03")
+def test_both():
+    assert add(1, multiply(2, 3)) == 7
+
+@pytest.mark.slow
+@pytest.mark.contract("LV-02")
+def test_never():
+    raise AssertionError("this one has a quick fellow")
+"""
+    (project / "tests" / "test_sums.py").write_text(TEST + slow, encoding="utf-8")
+    write(
+        project,
+        {"name": "sum", "fails": ["LV-01", "LV-03"]},
+        {"name": "product", "old": "a * b", "new": "a * b + 1", "fails": ["LV-02"]},
+    )
+    verdicts = run_all(project, load(project), jobs=2, timeout=30)
+    assert [(verdict.mutant.name, verdict.killed) for verdict in verdicts].count(("sum", True)) == 1
+    assert all(verdict.killed for verdict in verdicts)
 
 
 def test_code_that_comes_from_somewhere_else_is_refused(project: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from tests.contract.fanout.world import World
+from tests.patient_clock import kept_awake, patient_clock
 
 
 @pytest.fixture
@@ -22,12 +23,12 @@ async def world() -> AsyncIterator[World]:
 @pytest.fixture
 def fast_clock() -> trio.testing.MockClock:
     """Twenty seconds in one: for real sockets."""
-    return trio.testing.MockClock(rate=20)
+    return patient_clock(rate=20)
 
 
 @pytest.fixture
 async def sockets() -> AsyncIterator[World]:
     """Real ZeroMQ sockets on the loopback interface."""
     assert isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock), "name fast_clock in the test"
-    async with World.on_sockets() as made:
+    async with kept_awake(), World.on_sockets() as made:
         yield made

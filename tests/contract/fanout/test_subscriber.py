@@ -24,7 +24,7 @@ from tests.contract.fanout.world import (
 from tests.puppet import until
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.fanout import PublisherPhase
-from zlinkpy.link import FailureReason
+from zlinkpy.link import PEER_DEADLINE, FailureReason
 from zlinkpy.location import LeaseDriver
 from zlinkpy.telemetry import catalogue
 from zlinkpy.transport import Subscription, ZmqTransport
@@ -419,13 +419,13 @@ async def test_a_flooding_publisher_costs_a_quiet_one_nothing(autojump_clock: ob
     u.beacon()
     await s.ready(u.endpoint, v.endpoint)
     began = trio.current_time()
-    while trio.current_time() < began + 60:
+    while trio.current_time() < began + 2 * PEER_DEADLINE:
         for n in range(500):
             u.event(n % 100)
         await trio.sleep(0.1)
         assert s.is_ready(v.endpoint)
         assert trio.current_time() - s.heard(v.endpoint).last_receive < 2
-    assert len(s.got) > 100_000
+    assert len(s.got) > 50_000
     assert s.heard(v.endpoint).dials == 1
 
 

@@ -5,7 +5,7 @@ usage: python -m tests.mutants.run [--area LV] [--name NAME] [--jobs 2] [--timeo
 Each worker has one copy of the project. First the tests that the chosen mutants name run unbroken: they must pass, and
 this tells which test files hold them. Then each break is applied to the copy, its tests run, and the file is restored.
 A mutant is killed when for every id in `fails`, and for `tests` as a whole, at least one test failed. Tests marked slow
-run for those ids only that have no other. It is a failure of this run when
+run for those ids only that have no other, and for `tests` that are green without them. It is a failure of this run when
 
 - tests stay green, or there is no test for an id;
 - the break does not parse, or the module or a test module does not import with it: red for the wrong reason;
@@ -181,6 +181,9 @@ class Copy:
             pending -= set(noticed)
         if mutant.tests:
             outcome = self.run(["-x", *QUICK, *mutant.tests], module=mutant.module)
+            if outcome.status in (0, EXIT_NOTHING_SELECTED):
+                slow = self.run(["-x", "-m", "slow", *mutant.tests], module=mutant.module)
+                outcome = outcome if slow.status == EXIT_NOTHING_SELECTED else slow
             if not outcome.failed:
                 return False, complaint(outcome, " ".join(mutant.tests))
             killers.append(outcome.failed[0])

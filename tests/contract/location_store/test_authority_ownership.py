@@ -151,6 +151,20 @@ async def test_a_release_takes_the_row_and_the_place_in_one_batch(
         assert await cluster["p"].release(record, cause, FAR) == Refused(Why.GONE)
 
 
+async def test_who_ends_an_incarnation_that_is_over_hears_of_the_next_and_leaves_it_alone(cluster: Cluster) -> None:
+    first = await cluster.create(actor(), P)
+    assert await cluster["p"].release(first, ReleaseCause.DESTROY, FAR) == Released()
+    second = await cluster.create(actor(), P)
+    assert second.row.object_generation > first.row.object_generation
+    pending = await reserved(cluster, actor("new"))
+    assert await cluster["p"].abort(pending, FAR) == Released()
+    again = await reserved(cluster, actor("new"))
+    before = await cluster.image()
+    assert await cluster["p"].release(first, ReleaseCause.DESTROY, FAR) == Refused(Why.ENDED, second)
+    assert await cluster["p"].abort(pending, FAR) == Refused(Why.ENDED, again)
+    assert await cluster.image() == before
+
+
 @pytest.mark.contract("LO-341", "LO-213")
 async def test_what_may_not_be_released_for_a_cause_stays(cluster: Cluster) -> None:
     room = await cluster.create(spot(), P)

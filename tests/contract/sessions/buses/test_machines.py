@@ -252,6 +252,25 @@ def control(number: int) -> SessionSignal:
     return SessionSignal("s", SignalKind.EVICT, "n", {"n": number})
 
 
+@pytest.mark.contract("SR-091")
+def test_what_is_received_of_control_is_handed_out_before_the_backlog_of_events() -> None:
+    intake, out = lines(SubscriberTable(), events=10_000)
+    for number in range(10_000):
+        intake.put(SessionSignal("s", SignalKind.EVENT, "n", {"type": "OutputDelta", "n": number}), 10)
+    intake.put(control(1), 10)
+    assert intake.burst()
+    assert [signal.kind for signal in out[:2]] == [SignalKind.EVICT, SignalKind.EVENT]
+    # And one that comes in between two bursts waits for neither of those left.
+    intake.put(control(2), 10)
+    handled = len(out)
+    assert handled < 1000
+    assert intake.burst()
+    assert out[handled].payload == {"n": 2}
+    while intake.burst():
+        pass
+    assert [signal.payload["n"] for signal in out if signal.kind is SignalKind.EVENT] == list(range(10_000))
+
+
 def test_a_control_signal_that_is_lost_is_said(caplog: pytest.LogCaptureFixture) -> None:
     intake, out = lines(SubscriberTable(), control=3)
     for number in range(5):

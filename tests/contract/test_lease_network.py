@@ -98,6 +98,7 @@ async def leased(server: TestServer) -> AsyncIterator[Leased]:
 @pytest.mark.contract("LO-120", "LO-107", "LO-125")
 @pytest.mark.parametrize("fault", ["delay", "throttle"])
 @pytest.mark.slow
+@pytest.mark.alone
 async def test_a_slow_network_makes_the_own_deadline_earlier_and_nothing_else(
     valkey: TestServer,  # noqa: F811
     fault: str,
@@ -185,6 +186,7 @@ async def test_a_host_without_its_store_stops_at_its_own_deadline_and_comes_back
 @pytest.mark.parametrize("reset", [True, False], ids=["RST", "FIN"])
 @pytest.mark.parametrize("where", [UP, DOWN], ids=["before it arrived", "before the answer"])
 @pytest.mark.slow
+@pytest.mark.alone
 async def test_a_cut_in_the_middle_of_a_renewal_leaves_the_lease_as_it_was(
     valkey: TestServer,  # noqa: F811
     where: Direction,

@@ -16,6 +16,7 @@ from tests.contract.fanout.world import (
     TOPIC,
     Node,
     Placed,
+    PuppetPublisher,
     World,
     event,
     heard,
@@ -290,14 +291,20 @@ def watch_dials(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return dialled
 
 
-@pytest.mark.contract("LV-82")
-async def test_one_silent_publisher_concerns_no_other(autojump_clock: object, world: World) -> None:
+async def heard_by_one(world: World) -> tuple[PuppetPublisher, PuppetPublisher, Node]:
+    """A publisher that does what it is told, one that lives, and a subscriber for which both are ready."""
     u = await world.puppet("u")
     v = await world.living("v")
     s = await world.subscriber(u.endpoint, v.endpoint)
     await u.subscribed()
     u.beacon()
     await s.ready(u.endpoint, v.endpoint)
+    return u, v, s
+
+
+@pytest.mark.contract("LV-82")
+async def test_one_silent_publisher_concerns_no_other(autojump_clock: object, world: World) -> None:
+    u, v, s = await heard_by_one(world)
     await until(lambda: not s.is_ready(u.endpoint), 20)
     assert s.failure(u.endpoint).reason is FailureReason.PUBLISHER_SILENT
     seen = s.heard(v.endpoint)
@@ -393,12 +400,7 @@ def relieve(node: Node, count: int) -> None:
 
 @pytest.mark.contract("LV-118")
 async def test_a_publisher_that_fills_the_queue_costs_a_quiet_one_nothing(autojump_clock: object, world: World) -> None:
-    u = await world.puppet("u")
-    v = await world.living("v")
-    s = await world.subscriber(u.endpoint, v.endpoint)
-    await u.subscribed()
-    u.beacon()
-    await s.ready(u.endpoint, v.endpoint)
+    u, v, s = await heard_by_one(world)
     maximum = s.rt.status.permits_maximum
     press(s, maximum)
     for _ in range(600):
@@ -412,12 +414,7 @@ async def test_a_publisher_that_fills_the_queue_costs_a_quiet_one_nothing(autoju
 
 @pytest.mark.contract("LV-118", "LV-115")
 async def test_a_flooding_publisher_costs_a_quiet_one_nothing(autojump_clock: object, world: World) -> None:
-    u = await world.puppet("u")
-    v = await world.living("v")
-    s = await world.subscriber(u.endpoint, v.endpoint)
-    await u.subscribed()
-    u.beacon()
-    await s.ready(u.endpoint, v.endpoint)
+    u, v, s = await heard_by_one(world)
     began = trio.current_time()
     while trio.current_time() < began + 2 * PEER_DEADLINE:
         for n in range(500):

@@ -12,6 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from zlinkpy.entropy import SeededEntropy
 from zlinkpy.sessions.backends import SessionStores, memory_session_stores
+from zlinkpy.sessions.core import HeldLease
 from zlinkpy.sessions.errors import (
     IdempotencyStoreError,
     SessionBackendError,
@@ -395,3 +396,13 @@ def wait_for(router: SessionRouter, turn_id: str, key: str | None = None) -> Sub
     forward = router._forwards.register("s", turn_id, future, key=key, epoch=None)
     router._forwards.watch(forward)
     return SubmitDisposition(DispositionKind.FORWARDED, turn_id, future, "x")
+
+
+async def ended_by_everybody(router: SessionRouter, lease: HeldLease, session: str = "s") -> None:
+    """Everything that ends a lease, at once."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(router.release, session)
+        nursery.start_soon(router._core.cache.evict_and_close, session)
+        router._core.lease_lost(lease)
+        await trio.lowlevel.checkpoint()
+        nursery.start_soon(router.close)

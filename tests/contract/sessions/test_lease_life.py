@@ -8,7 +8,16 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from tests.contract.sessions.cluster import Probe, Turn, World, cluster, error_of, settled, submit
+from tests.contract.sessions.cluster import (
+    Probe,
+    Turn,
+    World,
+    cluster,
+    ended_by_everybody,
+    error_of,
+    settled,
+    submit,
+)
 from zlinkpy.sessions.core import HeldLease, RouterCore
 from zlinkpy.sessions.errors import IdempotencyStoreError, LeaseLostError, SessionLeaseError, TurnFailedError
 from zlinkpy.sessions.gate_machine import Gate
@@ -160,12 +169,7 @@ async def test_whoever_ends_a_lease_it_is_given_back_once(autojump_clock: trio.a
         await held(world, router)
         lease = router._core.seat("s").lease
         assert lease is not None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(router.release, "s")
-            nursery.start_soon(router._core.cache.evict_and_close, "s")
-            router._core.lease_lost(lease)
-            await trio.lowlevel.checkpoint()
-            nursery.start_soon(router.close)
+        await ended_by_everybody(router, lease)
         await wait_all_tasks_blocked()
         assert world.calls("release") == ["release"]
 

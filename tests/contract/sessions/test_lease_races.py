@@ -8,7 +8,16 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from tests.contract.sessions.cluster import Probe, World, cluster, error_of, held, settled, submit
+from tests.contract.sessions.cluster import (
+    Probe,
+    World,
+    cluster,
+    ended_by_everybody,
+    error_of,
+    held,
+    settled,
+    submit,
+)
 from zlinkpy.sessions.core import HeldLease
 from zlinkpy.sessions.errors import IdempotencyStoreError, LeaseLostError, SessionNotHeldError
 from zlinkpy.sessions.router import SessionRouter
@@ -59,12 +68,7 @@ async def test_a_lease_that_everybody_ends_under_a_turn_is_given_back_once(autoj
         found = await submit(router)
         await world.turn()
         lease = lease_of(router)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(router.release, "s")
-            nursery.start_soon(router._core.cache.evict_and_close, "s")
-            router._core.lease_lost(lease)
-            await trio.lowlevel.checkpoint()
-            nursery.start_soon(router.close)
+        await ended_by_everybody(router, lease)
         assert type(await error_of(found)) is LeaseLostError
         await wait_all_tasks_blocked()
         assert [entry[2].token for entry in world.log if entry[1] == "release"] == [lease.lease.token]

@@ -322,3 +322,17 @@ class BlockingGate:
 
     def close(self) -> None:
         self._inner.close()
+
+
+@asynccontextmanager
+async def refusing(gate: Gate, seconds: float) -> AsyncIterator[None]:
+    """The store behind `gate` refuses every call for so long."""
+    gate.rule = every("refuse")
+
+    async def heal() -> None:
+        await trio.sleep(seconds)
+        gate.rule = every("pass")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(heal)
+        yield

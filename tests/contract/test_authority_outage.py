@@ -23,7 +23,7 @@ from tests.authority_hosts import (
     owner,
     spot,
 )
-from tests.location_hosts import OPTIONS, every, only, put
+from tests.location_hosts import OPTIONS, every, only, put, refusing
 from zlinkpy.errors import DeadlineExceededError
 from zlinkpy.location import StoreFailure, keys
 from zlinkpy.location.authority import (
@@ -416,15 +416,8 @@ async def test_an_outage_shorter_than_the_deadline_is_not_noticed(autojump_clock
     stage = await Stage().open()
     _, operation = await _change_owner(stage)
     gate = stage.gates["q"]
-    gate.rule = every("refuse")
     began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-
-        async def heal() -> None:
-            await trio.sleep(2)
-            gate.rule = every("pass")
-
-        nursery.start_soon(heal)
+    async with refusing(gate, 2):
         assert isinstance(await operation(), Written)
     assert 2.0 <= trio.current_time() - began < 3.1
     # Past the deadline it stops, and says that nothing was done.

@@ -23,7 +23,7 @@ from tests.authority_hosts import (
     order,
     reserved,
 )
-from tests.location_hosts import every, plant
+from tests.location_hosts import every, plant, refusing
 from zlinkpy.location import StoreFailure
 from zlinkpy.location.authority import (
     ACTOR_SLOTS,
@@ -125,15 +125,8 @@ async def test_beyond_its_deadline_an_owner_change_stops_and_nothing_revives_it(
 async def test_the_pauses_of_an_outage_grow_to_a_second_whatever_the_number_of_rows(autojump_clock: object) -> None:
     stage = await Stage().open()
     gate = stage.gates["p"]
-    gate.rule = every("refuse")
     began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-
-        async def heal() -> None:
-            await trio.sleep(1200)
-            gate.rule = every("pass")
-
-        nursery.start_soon(heal)
+    async with refusing(gate, 1200):
         await stage.p.reserve(order(actor(), P), began + 3600)
     assert trio.current_time() - began < 1202
     looks = list(dict.fromkeys(call.at for call in gate.calls if call.operation == "read"))
